@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from explorer.support.rules import Rule, RULES, broken, unfused, why_not
+from explorer.support.rules import RULES, Rule, broken, unfused, why_not
 
 __all__ = ["RULES", "Rule", "broken", "unfused", "why_not"]

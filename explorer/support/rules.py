@@ -1,8 +1,8 @@
 """Rules: what each backend accepts, as data, with the source of each and the sentence it gives.
 
-Limits are for JAX 0.9 to 0.12. `by` says whose limit it is: JAX's own check, the vendor's documents, TransformerEngine's
-code, or this app. A rule that JAX's check does not know (`by` lacks "jax") but that refuses is listed by name in the
-tests: there the vendor is stricter, and the rule decides.
+Limits are for JAX 0.9 to 0.12. `by` says whose limit it is: JAX's own check, the vendor's documents,
+TransformerEngine's code, or this app. A rule of cuDNN's that refuses although JAX's check does not know it (`by` lacks
+"jax") is listed by name in the tests: there the vendor is stricter, and the rule decides.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ TE = ("transformer_engine", "transformer_engine_fp8")
 class Rule:
     """One limit. `breaks` is true where a problem violates it; `axis` is the field of Problem to change instead.
 
-    effect: "refuses" (the backend can't), "unfused" (it runs, but not its fused kernel), "doubt" (the vendor's documents
-    say no where JAX's check says yes: shown beside the answer, does not decide it).
-    versions: (library, since, until), the versions in which the rule holds; where the version is unknown, the newest rule.
+    effect: "refuses" (the backend can't), "unfused" (it runs, but not its fused kernel), "doubt" (the vendor's
+    documents say no where JAX's check says yes: shown beside the answer, does not decide it).
+    versions: (library, since, until), in which the rule holds; where the version is unknown, the newest rule does.
     """
 
     name: str
@@ -74,7 +74,7 @@ def _at_least(device: Device, capability: tuple[int, int]) -> bool:
 
 
 def _gpu(device: Device) -> str:
-    return "this GPU" if device.capability is None else f"this GPU (compute capability {device.capability_text})"
+    return "this GPU" if device.capability is None else f"compute capability {device.capability_text}"
 
 
 def widest(device: Device) -> int:
@@ -83,7 +83,7 @@ def widest(device: Device) -> int:
 
 
 def documented_widest(problem: Problem, device: Device) -> int:
-    """The largest head_dim in NVIDIA's support matrix; a q_len of 1 is its "decode". 10.x takes 256 backward besides."""
+    """The largest head_dim in NVIDIA's support matrix; a q_len of 1 is its "decode"."""
     if device.capability is not None and device.capability[0] == 9:
         return 256
     return 128 if problem.backward or problem.q_len == 1 else 256
@@ -140,7 +140,7 @@ RULES: tuple[Rule, ...] = (
         backends=CUDNN,
         by=("vendor",),
         breaks=lambda p, d: d.is_gpu and not _at_least(d, (8, 0)),
-        sentence=lambda p, d: f"cuDNN attention needs compute capability 8.0 or later, {_gpu(d)} is too old",
+        sentence=lambda p, d: f"cuDNN attention needs compute capability 8.0 or later, {_gpu(d)} is older",
         sources=(
             CUDNN_DOCS,
             "jax.nn.dot_product_attention's own documentation names no limit; its check lets 7.5 pass",
@@ -180,8 +180,8 @@ RULES: tuple[Rule, ...] = (
         by=("jax",),
         breaks=lambda p, d: p.head_dim % 8 != 0 or p.head_dim > (256 if d.capability == (9, 0) else 128),
         sentence=lambda p, d: (
-            f"before JAX 0.8.2, cuDNN takes a head_dim of 8, 16, … {256 if d.capability == (9, 0) else 128} on {_gpu(d)}, "
-            f"got {p.head_dim}"
+            f"before JAX 0.8.2, cuDNN takes a head_dim of 8, 16, … {256 if d.capability == (9, 0) else 128} "
+            f"on {_gpu(d)}, got {p.head_dim}"
         ),
         sources=("jax/_src/cudnn/fused_attention_stablehlo.py before commit 3feb4748 (2025-11-24)",),
         axis="head_dim",
@@ -219,8 +219,8 @@ RULES: tuple[Rule, ...] = (
         effect="doubt",
         breaks=lambda p, d: p.head_dim % 8 != 0 or _undocumented_head_dim(p, d),
         sentence=lambda p, d: (
-            f"NVIDIA's support matrix has head_dim up to {documented_widest(p, d)} by 8 for the {_passage(p)} on {_gpu(d)}, "
-            f"got {p.head_dim}"
+            f"NVIDIA's support matrix has head_dim up to {documented_widest(p, d)} by 8 for the {_passage(p)} "
+            f"on {_gpu(d)}, got {p.head_dim}"
         ),
         sources=(CUDNN_DOCS, CUDNN_NOTES),
         axis="head_dim",
@@ -231,7 +231,7 @@ RULES: tuple[Rule, ...] = (
         by=("vendor",),
         breaks=lambda p, d: d.is_gpu and not _at_least(d, (9, 0)),
         sentence=lambda p, d: (
-            f"cuDNN's FP8 attention starts with compute capability 9.0 (Hopper), {_gpu(d)} is too old"
+            f"cuDNN's FP8 attention starts with compute capability 9.0 (Hopper), {_gpu(d)} is older"
             + (", though its matrix units know FP8" if d.capability == (8, 9) else "")
         ),
         sources=(CUDNN_DOCS + ": fp8 from Hopper on", TE_FUSED + ": FP8 from sm_arch 90 on"),
@@ -332,7 +332,7 @@ RULES: tuple[Rule, ...] = (
         breaks=lambda p, d: d.is_gpu and not _at_least(d, (9, 0)),
         sentence=lambda p, d: (
             "FP8 in TransformerEngine's attention needs compute capability 9.0 or later, "
-            f"{_gpu(d)} is too old" + (" (its matrix products would take FP8)" if d.capability == (8, 9) else "")
+            f"{_gpu(d)} is older" + (" (its matrix products would take FP8)" if d.capability == (8, 9) else "")
         ),
         sources=(LAB_FP8, TE_FUSED + ": FP8 from sm_arch 90 on", TE_RECIPE + ": FP8 matrix products from 8.9 on"),
     ),
@@ -362,7 +362,7 @@ RULES: tuple[Rule, ...] = (
         effect="unfused",
         breaks=lambda p, d: d.is_gpu and not _at_least(d, (8, 0)),
         sentence=lambda p, d: (
-            f"TransformerEngine's fused kernel needs compute capability 8.0 or later, {_gpu(d)} is too old"
+            f"TransformerEngine's fused kernel needs compute capability 8.0 or later, {_gpu(d)} is older"
         ),
         sources=(TE_FUSED,),
     ),
@@ -385,7 +385,8 @@ RULES: tuple[Rule, ...] = (
         effect="unfused",
         breaks=lambda p, d: p.head_dim % 16 != 0 or p.head_dim > _te_widest(d),
         sentence=lambda p, d: (
-            f"TransformerEngine's fused kernel takes a head_dim of 16, 32, … {_te_widest(d)} on {_gpu(d)}, got {p.head_dim}"
+            f"TransformerEngine's fused kernel takes a head_dim of 16, 32, … {_te_widest(d)} "
+            f"on {_gpu(d)}, got {p.head_dim}"
         ),
         sources=(TE_SEEN, TE_FUSED),
         axis="head_dim",
