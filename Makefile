@@ -1,0 +1,51 @@
+# Every target that needs .venv sets it up first; a second run starts at once.
+PYTHON ?=
+export PYTHON
+
+SETUP := scripts/setup
+RUN   := .venv/bin/python -m
+
+.PHONY: help run test lint format te print-requirements deploy-check clean
+
+help:
+	@echo "make run     start the app and open it in a browser (OPTIONS=... go to streamlit run)"
+	@echo "make test    run every test that can run here (TESTS=... go to pytest)"
+	@echo "make lint    formatting, lint and types"
+	@echo "make format  put the code in the project's format"
+	@echo "make te      add TransformerEngine (needs an NVIDIA GPU; builds about 4 minutes)"
+	@echo "make clean   remove .venv"
+	@echo "PYTHON=python3.12 make ... names the Python; 3.11, 3.12 and 3.13 work"
+
+run:
+	@$(SETUP)
+	@exec $(RUN) streamlit run streamlit_app.py --server.fileWatcherType none $(OPTIONS)
+
+test:
+	@$(SETUP) dev
+	@$(RUN) pytest $(TESTS)
+
+lint:
+	@$(SETUP) dev
+	@$(RUN) ruff format --check --quiet .
+	@$(RUN) ruff check --quiet .
+	@$(RUN) basedpyright --pythonpath .venv/bin/python
+
+format:
+	@$(SETUP) dev
+	@$(RUN) ruff format .
+	@$(RUN) ruff check --fix .
+
+te:
+	@$(SETUP) te
+
+print-requirements:
+	@$(SETUP) --print $(EXTRAS)
+
+ifneq ($(wildcard deploy/check),)
+deploy-check:
+	@$(SETUP) dev
+	@deploy/check
+endif
+
+clean:
+	@rm -rf .venv .venv.lock .venv.log

@@ -1,0 +1,158 @@
+"""Makes .venv hold what the requirement files ask for, and does nothing where it already does.
+
+    scripts/setup [--quick] [--print] [dev] [te]
+
+`dev` adds what tests and lint need, `te` builds TransformerEngine on top. `--print` says what would be installed.
+What is installed stands in .venv/installed.json: written last, removed first, so a half-finished install never counts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+VENV = Path(".venv")
+VENV_PYTHON = VENV / "bin" / "python"
+STAMP = VENV / "installed.json"
+LOG = Path(".venv.log")
+LOCK = Path(".venv.lock")
+PYTHON_VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+FILES = {
+    "cuda": ["requirements.txt", "requirements-common.txt"],
+    "cpu": ["requirements-cpu.txt", "requirements-common.txt"],
+    "dev": ["requirements-dev.txt"],
+    "te": ["requirements-te-build.txt", "requirements-te.txt"],
+}
+SIZES = {
+    "cuda": "JAX with CUDA: about 3 GB to download",
+    "cpu": "JAX for the CPU: about 250 MB to download",
+    "dev": "the tools for tests and lint: about 200 MB",
+    "te": "TransformerEngine: 730 MB, then built here in about 4 minutes",
+}
+
+
+def fail(sentence: str) -> NoReturn:
+    sys.exit(sentence)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def digest(part: str) -> str:
+    return hashlib.sha256(b"\0".join(Path(name).read_bytes() for name in FILES[part])).hexdigest()
+
+
+def installed() -> dict[str, str]:
+    """Part -> hash of its files when it was installed; "python" -> version. Empty where no install was finished."""
+    try:
+        return json.loads(STAMP.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def has_gpu() -> bool:
+    """Whether nvidia-smi works: there is a GPU and its driver."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return False
+    try:
+        return subprocess.run([program, "-L"], capture_output=True, timeout=60).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
+def wanted(extras: list[str], have: dict[str, str]) -> list[str]:
+    """The parts to have. A CUDA set stays where it is; what was added once is kept up to date."""
+    base = "cuda" if "cuda" in have or has_gpu() else "cpu"
+    return [base, *(part for part in ("dev", "te") if part in extras or (part == "dev" and part in have))]
+
+
+def is_current(parts: list[str], have: dict[str, str]) -> bool:
+    return have.get("python") == PYTHON_VERSION and all(have.get(part) == digest(part) for part in parts)
+
+
+def run(*command: str | Path, env: dict[str, str] | None = None) -> None:
+    """Runs with its output in the log; a failure prints the log's end."""
+    with LOG.open("ab") as log:
+        code = subprocess.run(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env).returncode
+    if code:
+        say("\n".join(LOG.read_text(errors="replace").splitlines()[-15:]))
+        fail(f"The install stopped (exit {code}); the lines above end {LOG}. The next make starts it again.")
+
+
+def pip(*arguments: str, env: dict[str, str] | None = None) -> None:
+    run(VENV_PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments, env=env)
+
+
+def make_venv() -> None:
+    if VENV.exists():
+        say(f"Making {VENV} anew with Python {PYTHON_VERSION}")
+    base = getattr(sys, "_base_executable", sys.executable)  # this may run in the venv that goes
+    if subprocess.run([base, "-c", "import venv, ensurepip"], capture_output=True).returncode:
+        fail(f"Python's venv module is missing ({base}); on Debian: apt-get install python{PYTHON_VERSION}-venv.")
+    shutil.rmtree(VENV, ignore_errors=True)
+    run(base, "-m", "venv", VENV)
+
+
+def install(parts: list[str], have: dict[str, str]) -> None:
+    start = time.monotonic()
+    LOG.unlink(missing_ok=True)
+    STAMP.unlink(missing_ok=True)
+    if have.get("python") != PYTHON_VERSION:
+        make_venv()
+        have = {}
+    say(f"Installing into {VENV}: {'; '.join(SIZES[part] for part in parts if have.get(part) != digest(part))}")
+    plain = [part for part in parts if part != "te"]
+    pip(*(word for part in plain for word in ("-r", FILES[part][0])))
+    done = {part: digest(part) for part in parts}
+    if "te" in parts:
+        build, engine = FILES["te"]
+        pip("-r", build)
+        wheels = {**os.environ, "NVTE_BUILD_USE_NVIDIA_WHEELS": "1"}  # CUDA's headers from pip, no toolkit needed
+        pip("--no-build-isolation", "-r", engine, env=wheels)
+    elif "te" in have and have.get("cuda") == digest("cuda"):
+        done["te"] = have["te"]
+    elif "te" in have:
+        say("TransformerEngine stays as it was built; `make te` brings it up to date.")
+    new = STAMP.with_suffix(".new")
+    new.write_text(json.dumps({"python": PYTHON_VERSION, **done}, indent=1) + "\n")
+    new.replace(STAMP)
+    LOG.unlink(missing_ok=True)
+    say(f"Installed in {time.monotonic() - start:.0f} s")
+
+
+def main(words: list[str]) -> None:
+    extras = [word for word in words if not word.startswith("--")]
+    have = installed()
+    if "--print" in words:
+        for part in wanted(extras, {}):
+            print("\n".join(FILES[part]))
+        return
+    if "--quick" in words:
+        # In the venv's own Python: is all there? nvidia-smi is asked only where a CUDA set may still have to come.
+        sys.exit(0 if is_current(wanted(extras, have), have) else 1)
+    with LOCK.open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("Another make is installing; waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        have = installed()
+        parts = wanted(extras, have)
+        if "te" in extras and parts[0] != "cuda":
+            fail("TransformerEngine needs an NVIDIA GPU and its driver; nvidia-smi does not work here.")
+        if not is_current(parts, have):
+            install(parts, have)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
