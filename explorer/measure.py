@@ -1,0 +1,475 @@
+"""Measure: one Problem and one Backend give one Record. The one place that catches a backend's errors.
+
+Runs in the worker (or in the command); nothing here loads JAX before it is called.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from explorer import backends, clock, cost, device, evidence, memory, numerics
+from explorer.clock import Build, Cache, Cancelled, Protocol
+from explorer.device import Device
+from explorer.problem import Problem
+from explorer.record import Record, Timing
+
+CACHE = Cache()
+ATTENTION_BACKENDS = tuple(backends.BACKENDS)
+Report = Callable[[int, int, str], None]
+
+
+def silent(done: int, total: int, text: str) -> None:
+    """A report that nobody reads."""
+
+
+def never() -> bool:
+    return False
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def variants(problem: Problem, specs: Sequence[str]) -> list[tuple[str, Problem]]:
+    """(backend name, its problem) of each NAME or NAME:DTYPE, each once; raises ValueError."""
+    found = dict.fromkeys(backends.parse(spec) for spec in specs)
+    return [(name, problem if dtype is None else problem.but(dtype=dtype)) for name, dtype in found]
+
+
+def run(
+    problem: Problem,
+    specs: Sequence[str],
+    *,
+    protocol: Protocol = clock.LAB,
+    report: Report = silent,
+    cancelled: Callable[[], bool] = never,
+) -> Iterator[Record]:
+    """One Record for each backend, as each is done. specs: NAME or NAME:DTYPE. Raises ValueError."""
+    chosen = variants(problem, specs)
+    here = device.here()
+    for done, (name, its_problem) in enumerate(chosen):
+        report(done, len(chosen), f"{name} {its_problem.dtype}")
+        yield measure(its_problem, name, here=here, protocol=protocol, cancelled=cancelled)
+    report(len(chosen), len(chosen), "done")
+
+
+def blank(problem: Problem, name: str, status: str, reason: str, here: Device | None = None, **parts: Any) -> Record:
+    """A record without times: refused, failed, lost with the worker, and so on."""
+    return Record(
+        problem=problem,
+        backend=name,
+        status=status,
+        reason=reason,
+        cost=costs(problem, None),
+        environment=device.environment(here) if here else {},
+        time=now(),
+        **parts,
+    )
+
+
+def measure(
+    problem: Problem,
+    name: str,
+    *,
+    here: Device | None = None,
+    protocol: Protocol = clock.LAB,
+    cancelled: Callable[[], bool] = never,
+) -> Record:
+    """why_not, memory, compile, inputs, run, check, time, evidence: the whole way of one record."""
+    here = here or device.here()
+    backend = backends.BACKENDS[name]
+    reason = backend.why_not(problem, here)
+    if reason is not None:
+        return blank(problem, name, "refused", reason, here)
+    # The formula comes first: nothing may be allocated, not even by the compiler's autotuning, for what can't fit.
+    need, free = memory.predicted(name, problem, on_gpu=here.is_gpu), memory.free_bytes()
+    sizes: dict[str, Any] = {
+        "formula_bytes": cost.formula_bytes(name, problem),
+        "argument_bytes": None,
+        "output_bytes": None,
+        "temp_bytes": None,
+        "predicted_bytes": need,
+        "free_bytes": free,
+        "peak_bytes": None,
+    }
+    refusal = too_large(need, free, "by formula", on_gpu=here.is_gpu)
+    if refusal is None and here.is_gpu:  # the host draws the inputs in float32 first
+        on_host = cost.input_bytes(problem) // problem.item_bytes * (4 + problem.item_bytes)
+        refusal = too_large(on_host, memory.host_free_bytes(), "for the inputs", on_gpu=False)
+    if refusal:
+        return blank(problem, name, "out_of_memory", refusal, here, memory=sizes)
+    parts: dict[str, Any] = {"memory": sizes}
+    stage = "compile"
+    try:
+        build, hit = CACHE.get(key(problem, name), lambda: compile_one(problem, name))
+        sizes |= memory.analysis(build.call)
+        parts["evidence"] = evidence.judge(
+            marker=backend.marker,
+            calls=evidence.custom_calls(build.program),
+            ran=[],
+            dtype=problem.dtype,
+            on_gpu=here.is_gpu,
+        )
+        total = sum(sizes[n] or 0 for n in ("argument_bytes", "output_bytes", "temp_bytes"))
+        sizes["predicted_bytes"] = max(need, total)
+        if refusal := too_large(total, free, "by the compiler's analysis", on_gpu=here.is_gpu):
+            return blank(problem, name, "out_of_memory", refusal, here, **parts)
+        if cancelled():
+            raise Cancelled
+        stage = "run"
+        return execute(problem, name, build, hit, here, protocol, cancelled, parts)
+    except Cancelled:
+        return blank(problem, name, "cancelled", "cancelled before it was done", here, **parts)
+    except MemoryError as error:
+        return blank(problem, name, "out_of_memory", f"the host ran out of memory: {first_line(error)}", here, **parts)
+    except Exception as error:  # noqa: BLE001 - the one place that catches a backend's errors; each is kept
+        return blank(problem, name, *what_broke(error, stage, sizes), here, **parts)
+
+
+def what_broke(error: Exception, stage: str, sizes: dict[str, Any]) -> tuple[str, str]:
+    """Status and sentence for what a backend raised."""
+    text = first_line(error)
+    if "RESOURCE_EXHAUSTED" in str(error):
+        figures = f"needs {memory.gib(sizes['predicted_bytes'])}, {memory.gib(sizes['free_bytes'])} were free"
+        return "out_of_memory", f"the device ran out of memory ({figures}): {text}"
+    if stage == "compile" and isinstance(error, NotImplementedError | ValueError | RuntimeError):
+        return "refused", f"the rules said yes, the library said no: {text}"
+    return "failed", f"{stage} failed: {text}"
+
+
+def first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+
+
+def too_large(need: int, free: int | None, how: str, *, on_gpu: bool) -> str | None:
+    if free is None or need <= memory.MARGIN * free:
+        return None
+    place = "the GPU" if on_gpu else "this machine"
+    return f"needs {memory.gib(need)} {how}, but only {memory.gib(free)} are free on {place}"
+
+
+def key(problem: Problem, name: str) -> tuple[Any, ...]:
+    """What a compiled program depends on: not the seed, not the inputs."""
+    p = problem
+    return (name, p.q_shape, p.kv_shape, p.dtype, p.mask, p.backward)
+
+
+def compile_one(problem: Problem, name: str) -> Build:
+    return clock.build(function_of(problem, name), shapes_of(problem))
+
+
+def function_of(problem: Problem, name: str) -> Callable[..., Any]:
+    """(q, k, v) -> out, or (q, k, v, g) -> (out, dq, dk, dv); every array an argument, every result returned."""
+    attend = functools.partial(backends.BACKENDS[name].attend, mask=problem.mask)
+    if not problem.backward:
+        return lambda q, k, v: attend(q, k, v)
+
+    def both(q: Any, k: Any, v: Any, g: Any) -> Any:
+        import jax
+
+        out, pull = jax.vjp(lambda *x: attend(*x), q, k, v)
+        return out, *pull(g)
+
+    return both
+
+
+def shapes_of(problem: Problem) -> list[Any]:
+    import jax
+
+    dtype = numerics.numpy_dtype(problem.dtype)
+    shapes = [problem.q_shape, problem.kv_shape, problem.kv_shape, problem.q_shape]
+    return [jax.ShapeDtypeStruct(s, dtype) for s in (shapes if problem.backward else shapes[:3])]
+
+
+INPUTS: OrderedDict[Problem, tuple[dict[str, np.ndarray], tuple[Any, ...]]] = OrderedDict()
+INPUTS_MOST_BYTES = 2**31
+
+
+def inputs_of(problem: Problem) -> tuple[dict[str, np.ndarray], tuple[Any, ...]]:
+    """The rounded arrays on the host, and the same on the device; the last few are kept for the next backend."""
+    import jax
+
+    if problem in INPUTS:
+        INPUTS.move_to_end(problem)
+        return INPUTS[problem]
+    size = cost.input_bytes(problem)
+    while INPUTS and (len(INPUTS) >= 4 or sum(map(cost.input_bytes, INPUTS)) + size > INPUTS_MOST_BYTES):
+        INPUTS.popitem(last=False)
+    host = numerics.cast(numerics.draw(problem), problem.dtype)
+    on_device = tuple(clock.wait([jax.device_put(array) for array in host.values()]))
+    INPUTS[problem] = host, on_device
+    return host, on_device
+
+
+def execute(
+    problem: Problem,
+    name: str,
+    build: Build,
+    hit: bool,
+    here: Device,
+    protocol: Protocol,
+    cancelled: Callable[[], bool],
+    parts: dict[str, Any],
+) -> Record:
+    """Run, check, and only if it agrees: time, trace, evidence."""
+    host, arguments = inputs_of(problem)
+    start_ms = clock.time.perf_counter()
+    result = clock.wait(build.call(*arguments))
+    if build.first_call_ms is None:
+        build.first_call_ms = (clock.time.perf_counter() - start_ms) * 1e3
+    accuracy, complaint = check(problem, name, host, result, here)
+    parts["accuracy"] = accuracy
+    del result
+    if complaint:
+        return blank(problem, name, "disagrees", complaint, here, **parts)
+    sensors = clock.Sensors()
+    sets = [arguments, *copies(problem, arguments, protocol)]
+    wall, stopped_by = clock.steady(build.call, sets, protocol, cancelled=cancelled, sensors=sensors)
+    on_device, kernel, ran, why = None, None, [], "a CPU has no device clock"
+    if here.is_gpu and protocol.trace_calls:
+        runs = clock.trace(build.call, sets, protocol, cancelled=cancelled, sensors=sensors, wall_ms=wall.median)
+        calls = len(runs) if len(runs) > 1 else max(1, protocol.trace_calls)
+        on_device = clock.device_samples(runs, calls)
+        ran = evidence.kernels(event for events in runs for event in events)
+        why = None if on_device else "the trace held no kernel"
+        if len(ran) > 1 and any(evidence.ATTENTION_KERNEL.search(k["name"]) for k in ran):
+            kernel = clock.device_samples(runs, calls, lambda n: bool(evidence.ATTENTION_KERNEL.search(n)))
+    elif here.is_gpu:
+        why = "no trace was asked for"
+    backend = backends.BACKENDS[name]
+    parts["evidence"] = evidence.judge(
+        marker=backend.marker,
+        calls=evidence.custom_calls(build.program),
+        ran=ran,
+        dtype=problem.dtype,
+        on_gpu=here.is_gpu,
+    )
+    if name == "auto":
+        parts["evidence"]["chose"] = "cudnn" if parts["evidence"]["fused"] else "xla"
+    readings = sensors.readings
+    timing = Timing(
+        lower_ms=build.lower_ms,
+        compile_ms=build.compile_ms,
+        cache_hit=hit,
+        first_call_ms=build.first_call_ms,
+        wall_ms=wall,
+        device_ms=on_device,
+        kernel_ms=kernel,
+        device_reason=why,
+        mode=protocol.mode,
+        cold_l2=protocol.cold_l2,
+        warmup=protocol.warmup,
+        stopped_by=stopped_by,
+        sm_clock_mhz=tuple(r[0] for r in readings) or None,
+        power_w=tuple(r[1] for r in readings) or None,
+        temperature_c=tuple(r[2] for r in readings) or None,
+    )
+    return Record(
+        problem=problem,
+        backend=name,
+        status="ok",
+        timing=timing,
+        cost=costs(problem, timing),
+        environment={**device.environment(here), "matmul_precision": matmul_precision()},
+        time=now(),
+        **parts,
+    )
+
+
+def copies(problem: Problem, arguments: tuple[Any, ...], protocol: Protocol) -> list[tuple[Any, ...]]:
+    """For a cold L2: further sets of the same inputs, together larger than twice any L2 (H200: 60 MB)."""
+    if not protocol.cold_l2:
+        return []
+    import jax.numpy as jnp
+
+    count = min(64, -(-2 * 128 * 10**6 // cost.input_bytes(problem)))
+    return [tuple(clock.wait([jnp.array(x, copy=True) for x in arguments])) for _ in range(count)]
+
+
+def matmul_precision() -> str:
+    import jax
+
+    return str(jax.config.jax_default_matmul_precision or "default")
+
+
+def costs(problem: Problem, timing: Timing | None) -> dict[str, Any]:
+    """FLOPs and least bytes; TFLOP/s on the device clock where there is one, else on the wall clock, which is named."""
+    count = cost.flops(problem)
+    found: dict[str, Any] = {
+        "flops": count,
+        "min_bytes": cost.min_bytes(problem),
+        "intensity": cost.intensity(problem),
+        "tflops": None,
+        "tflops_clock": None,
+    }
+    if timing is not None:
+        chosen = timing.device_ms or timing.wall_ms
+        found["tflops"] = count / chosen.median / 1e9
+        found["tflops_clock"] = "device" if timing.device_ms else "wall"
+    return found
+
+
+def check(
+    problem: Problem, name: str, host: dict[str, np.ndarray], result: Any, here: Device
+) -> tuple[dict[str, Any], str | None]:
+    """The accuracy part of a record, and why it disagrees (None: it agrees)."""
+    highest = matmul_precision() in ("highest", "float32")
+    highest = highest or not here.is_gpu  # a CPU has no TF32
+    out = np.asarray(result[0] if problem.backward else result)
+    if out.shape != problem.q_shape:
+        raise ValueError(f"the output must be {problem.q_shape}, got {out.shape}")
+    part = numerics.sample(problem)
+    truth, plain = exact_and_plain(problem, host, part)
+    ours = part.take(out)
+    off = numerics.errors(ours, truth)
+    if not off.nonfinite and part.whole is False and (count := numerics.nonfinite(out)):
+        off = numerics.errors(np.full_like(ours, np.nan), truth)
+        worst_text = f"{count} elements of the output are not finite"
+    else:
+        worst_text = ""
+    if name == "naive":
+        pin = numerics.pinned(problem.dtype, off.largest_exact, highest=highest)
+        allowed = numerics.Budget(value=pin, plain_error=None, basis=f"naive itself is pinned to {pin:.2g}")
+    else:
+        allowed = numerics.budget(problem.dtype, plain, off.largest_exact, highest=highest)
+    agrees = off.is_finite and off.max_abs <= allowed.value
+    pair, row = part.pairs[off.worst[0]], part.rows[off.worst[1]]
+    rows, pairs = (
+        f"{len(part.rows)} of {problem.q_len} rows",
+        f"{len(part.pairs)} of {problem.batch * problem.heads} heads",
+    )
+    accuracy: dict[str, Any] = {
+        "max_abs_error": off.max_abs,
+        "mean_abs_error": off.mean_abs,
+        "rmse": off.rmse,
+        "worst": {"batch": int(pair[0]), "row": int(row), "head": int(pair[1]), "dim": off.worst[2]},
+        "budget": allowed.value,
+        "budget_basis": allowed.basis,
+        "plain_error": allowed.plain_error,
+        "plain_precision": f"{problem.dtype} on {here.name} at matmul precision {matmul_precision()}",
+        "verdict": "agrees" if agrees else "disagrees",
+        "reference": "exact float64 (NumPy), " + ("every element" if part.whole else f"{rows}, {pairs}"),
+        "lab_allclose": numerics.lab_close(ours, truth, problem.dtype),
+        "lab_tolerance": numerics.LAB_TOLERANCE[problem.dtype],
+        "undefined_rows": int(np.isnan(truth[:, :, 0]).any(axis=0).sum()) if problem.inputs != "nan" else None,
+    }
+    accuracy = {k: (None if isinstance(v, float) and not np.isfinite(v) else v) for k, v in accuracy.items()}
+    if problem.backward and agrees:
+        agrees, accuracy = check_gradients(problem, host, result, accuracy, highest)
+    if agrees:
+        return accuracy, None
+    return accuracy, complaint(problem, off, allowed.value, worst_text)
+
+
+def complaint(problem: Problem, off: numerics.Errors, allowed: float, worst_text: str) -> str:
+    if off.is_finite:
+        return f"off by {off.max_abs:.3g} from the exact result, {allowed:.3g} is allowed"
+    why = worst_text or f"{off.nonfinite} checked elements of the output are NaN or infinite"
+    if problem.dtype == "float16" and problem.input_scale > 1:
+        why += "; float16 holds nothing above 65,504 and the scores go beyond it"
+    elif problem.inputs == "nan":
+        why += "; the inputs hold a NaN"
+    return why
+
+
+def check_gradients(
+    problem: Problem, host: dict[str, np.ndarray], result: Any, accuracy: dict[str, Any], highest: bool
+) -> tuple[bool, dict[str, Any]]:
+    """The gradients of the first batch entry against float64; too large ones are not checked, and don't pass."""
+    cost_here = 14.0 * problem.heads * problem.q_len * problem.kv_len * problem.head_dim
+    if cost_here > 2e10:
+        return False, accuracy | {
+            "verdict": "not checked",
+            "reference": "the gradients are too large to check in float64",
+        }
+    truths = numerics.exact_gradients(*(host[n][0] for n in ("q", "k", "v", "g")), problem.mask)
+    worst: dict[str, float | None] = {}
+    agrees = True
+    for name, ours, truth in zip(("dq", "dk", "dv"), result[1:], truths, strict=True):
+        off = numerics.errors(np.asarray(ours)[0], truth)
+        # A gradient sums over up to kv_len rounded terms; its own size sets the scale (twice the pin, as forward)
+        allowed = 2 * numerics.pinned(problem.dtype, off.largest_exact, highest=highest)
+        worst[name] = off.max_abs if off.is_finite else None
+        agrees &= off.is_finite and off.max_abs <= allowed
+    return agrees, accuracy | {"gradient_max_abs_error": worst, "verdict": "agrees" if agrees else "disagrees"}
+
+
+TRUTHS: OrderedDict[Problem, tuple[np.ndarray, numerics.Errors | None]] = OrderedDict()
+
+
+def exact_and_plain(
+    problem: Problem, host: dict[str, np.ndarray], part: numerics.Sample
+) -> tuple[np.ndarray, numerics.Errors | None]:
+    """The exact result on the sample, and how far the plain computation is off there; the last few are kept."""
+    found = problem.but(backward=False)
+    if found in TRUTHS:
+        TRUTHS.move_to_end(found)
+        return TRUTHS[found]
+    q = part.take(host["q"])
+    group = problem.heads // problem.kv_heads
+    k, v = part.take_kv(host["k"], group), part.take_kv(host["v"], group)
+    live = problem.mask.allows(part.rows[:, None], np.arange(problem.kv_len)[None, :])
+    truth = numerics.exact(q, k, v, live)
+    shapes = tuple(x.shape for x in (q, k, v, live))
+    built, _ = CACHE.get(
+        ("plain", shapes, problem.dtype), lambda: clock.build(numerics.plain, [as_shape(x) for x in (q, k, v, live)])
+    )
+    plain = numerics.errors(np.asarray(built.call(q, k, v, live)), truth)
+    TRUTHS[found] = truth, plain
+    while len(TRUTHS) > 8:
+        TRUTHS.popitem(last=False)
+    return truth, plain
+
+
+def as_shape(array: np.ndarray) -> Any:
+    import jax
+
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+
+def outputs(
+    problem: Problem, specs: Sequence[str], *, batch: int = 0, head: int = 0, most: int = 256
+) -> dict[str, np.ndarray | str]:
+    """Each backend's output of one batch entry and head as float32 (rows and columns cropped to most), or why not."""
+    found: dict[str, np.ndarray | str] = {}
+    here = device.here()
+    for name, its_problem in variants(problem, specs):
+        label = name if its_problem.dtype == problem.dtype else f"{name}:{its_problem.dtype}"
+        reason = backends.BACKENDS[name].why_not(its_problem, here)
+        reason = reason or too_large(
+            memory.predicted(name, its_problem, on_gpu=here.is_gpu),
+            memory.free_bytes(),
+            "by formula",
+            on_gpu=here.is_gpu,
+        )
+        if reason:
+            found[label] = reason
+            continue
+        try:
+            build, _ = CACHE.get(key(its_problem, name), functools.partial(compile_one, its_problem, name))
+            _, arguments = inputs_of(its_problem)
+            out = clock.wait(build.call(*arguments))
+            whole = np.asarray(out[0] if its_problem.backward else out)
+            found[label] = whole[batch, :most, head, :most].astype(np.float32)
+        except Exception as error:  # noqa: BLE001 - a backend's errors end here, as a sentence; the others go on
+            found[label] = first_line(error)
+    return found
+
+
+def cache_info() -> dict[str, int]:
+    return CACHE.info()
+
+
+def guess_seconds(problem: Problem, names: int, *, on_gpu: bool, protocol: Protocol = clock.LAB) -> float:
+    """A rough prediction for the controls: naive's rate (H200 20, a CPU core 0.02 TFLOP/s), and the check."""
+    rate = 20e12 if on_gpu else 2e10
+    a_call = cost.flops(problem) / rate + (2e-4 if on_gpu else 1e-4)
+    calls = min((protocol.warmup + protocol.repeats + 1) * a_call, protocol.limit_s + a_call)
+    return names * (calls + min(numerics.EXACT_FLOPS, cost.flops(problem)) / 1e10 + 0.2)
