@@ -9,8 +9,8 @@ def flops(p: Problem) -> int:
     """Floating-point operations of the two matrix products: 4·B·N·T·S·H.
 
     Convention (FlashAttention's and cuDNN's): causal with T = S counts half; causal with T != S, windows and padding
-    count the live pairs; the backward pass is 2.5 times the forward pass (five products instead of two), and a forward and
-    backward call together 3.5 times.
+    count the live pairs; the backward pass is 2.5 times the forward pass (five products instead of two): forward and
+    backward together 3.5 times.
     """
     if p.mask.plain and (not p.causal or p.q_len == p.kv_len):
         forward = 4 * p.batch * p.heads * p.q_len * p.kv_len * p.head_dim // (2 if p.causal else 1)

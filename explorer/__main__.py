@@ -1,0 +1,64 @@
+"""The command line: python -m explorer COMMAND. stdout holds the answer alone; progress and errors go to stderr."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from typing import NoReturn
+
+COMMANDS = {  # name -> module; only the chosen one is imported, so that support answers without JAX
+    "doctor": "explorer.cli.doctor",
+    "run": "explorer.cli.run",
+    "sweep": "explorer.cli.sweep",
+    "support": "explorer.cli.support",
+    "compare": "explorer.cli.compare",
+    "rehearse": "explorer.cli.rehearse",
+    "record": "explorer.cli.record",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but an error is one line on stderr and exit 2."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def there(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    names = [name for name, module in COMMANDS.items() if there(module)]
+    name = argv[0] if argv else ""
+    if name in ("-h", "--help"):
+        print(f"usage: python -m explorer COMMAND [options]\ncommands: {', '.join(names)}\neach has its own --help")
+        return 0
+    if name not in names:
+        print(
+            f"python -m explorer: a command is needed, one of {', '.join(names)}, got {name or 'none'}", file=sys.stderr
+        )
+        return 2
+    command = importlib.import_module(COMMANDS[name])
+    parser = Parser(prog=f"python -m explorer {name}", description=command.HELP, allow_abbrev=False)
+    command.add_arguments(parser)
+    args = parser.parse_args(argv[1:])
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    try:
+        return command.main(args)
+    except ValueError as error:
+        print(f"python -m explorer {name}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader (head, less) has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
