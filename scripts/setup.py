@@ -3,25 +3,25 @@
     scripts/setup [--quick] [--print] [dev] [te]
 
 `dev` adds what tests and lint need, `te` builds TransformerEngine on top. `--print` says what would be installed.
-What is installed stands in .venv/installed.json: written last, removed first, so a half-finished install never counts.
+What is installed stands in .venv/installed.txt: written last, removed first, so a half-finished install never counts.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
-import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
+
+TYPE_CHECKING = False  # the check of a second run imports as little as it can: it is in the way of every make
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 VENV = Path(".venv")
 VENV_PYTHON = VENV / "bin" / "python"
-STAMP = VENV / "installed.json"
+STAMP = VENV / "installed.txt"
 LOG = Path(".venv.log")
 LOCK = Path(".venv.lock")
 PYTHON_VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -54,18 +54,19 @@ def digest(part: str) -> str:
 def installed() -> dict[str, str]:
     """Part -> hash of its files when it was installed; "python" -> version. Empty where no install was finished."""
     try:
-        return json.loads(STAMP.read_text())
+        return dict(line.split() for line in STAMP.read_text().splitlines())
     except (OSError, ValueError):
         return {}
 
 
 def has_gpu() -> bool:
     """Whether nvidia-smi works: there is a GPU and its driver."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
+    if not any(os.access(os.path.join(folder, "nvidia-smi"), os.X_OK) for folder in os.get_exec_path()):
         return False
+    import subprocess
+
     try:
-        return subprocess.run([program, "-L"], capture_output=True, timeout=60).returncode == 0
+        return subprocess.run(["nvidia-smi", "-L"], capture_output=True, timeout=60).returncode == 0
     except (OSError, subprocess.SubprocessError):
         return False
 
@@ -82,6 +83,8 @@ def is_current(parts: list[str], have: dict[str, str]) -> bool:
 
 def run(*command: str | Path, env: dict[str, str] | None = None) -> None:
     """Runs with its output in the log; a failure prints the log's end."""
+    import subprocess
+
     with LOG.open("ab") as log:
         code = subprocess.run(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env).returncode
     if code:
@@ -94,6 +97,9 @@ def pip(*arguments: str, env: dict[str, str] | None = None) -> None:
 
 
 def make_venv() -> None:
+    import shutil
+    import subprocess
+
     if VENV.exists():
         say(f"Making {VENV} anew with Python {PYTHON_VERSION}")
     base = getattr(sys, "_base_executable", sys.executable)  # this may run in the venv that goes
@@ -124,7 +130,7 @@ def install(parts: list[str], have: dict[str, str]) -> None:
     elif "te" in have:
         say("TransformerEngine stays as it was built; `make te` brings it up to date.")
     new = STAMP.with_suffix(".new")
-    new.write_text(json.dumps({"python": PYTHON_VERSION, **done}, indent=1) + "\n")
+    new.write_text("".join(f"{part} {value}\n" for part, value in {"python": PYTHON_VERSION, **done}.items()))
     new.replace(STAMP)
     LOG.unlink(missing_ok=True)
     say(f"Installed in {time.monotonic() - start:.0f} s")
