@@ -1,8 +1,8 @@
 """jaxcheck: JAX's own checks for cuDNN attention, asked for a pretended GPU on any machine.
 
-The only module that touches these private names of JAX. It works on JAX 0.9 to 0.12 and raises JaxMoved where a name, a
-signature or a known answer has changed: never a wall of "no" that nobody notices (keras-team/keras#21507).
-Imports JAX when called. Not to be used while another thread traces attention: it replaces functions of JAX for a moment.
+The only module that touches these private names of JAX. It works on JAX 0.9 to 0.12 and raises JaxMoved where a name,
+a signature or a known answer has changed: never a wall of "no" that nobody notices (keras-team/keras#21507).
+Imports JAX when called. Not while another thread traces attention: it replaces functions of JAX for a moment.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ def _module() -> Any:
 @contextlib.contextmanager
 def _pretend(module: Any, capability: tuple[int, int], cudnn_version: str) -> Iterator[set[str]]:
     """Answer JAX's questions with this GPU and cuDNN; yields the names of those that JAX really asked."""
+    import jax
+
     numbers = (*(parse_version(cudnn_version) or ()), 0, 0)[:3]
     asked: set[str] = set()
 
@@ -95,13 +97,18 @@ def _pretend(module: Any, capability: tuple[int, int], cudnn_version: str) -> It
     }
     with _lock:
         kept = {name: getattr(module, name) for name in ASKED}
+        filtering = jax.config.jax_traceback_filtering
         try:
+            jax.config.update(
+                "jax_traceback_filtering", "off"
+            )  # it looks up every file of a traceback: 20 ms a refusal
             for name in ASKED:
                 setattr(module, name, note(name, answers[name]))
             yield asked
         finally:
             for name, function in kept.items():
                 setattr(module, name, function)
+            jax.config.update("jax_traceback_filtering", filtering)
 
 
 def _call(module: Any, backend: str, problem: Problem) -> tuple[Callable[..., Any], list[Any]]:

@@ -35,7 +35,9 @@ TE = ("transformer_engine", "transformer_engine_fp8")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One limit. `breaks` is true where a problem violates it; `axis` is the field of Problem to change instead.
+    """One limit. `breaks` is true where a problem violates it; `axis` is what to change instead, if anything helps.
+
+    axis: a field of Problem, "lengths" for q_len and kv_len alike, or "capability". multiple: what they must divide by.
 
     effect: "refuses" (the backend can't), "unfused" (it runs, but not its fused kernel), "doubt" (the vendor's
     documents say no where JAX's check says yes: shown beside the answer, does not decide it).
@@ -49,6 +51,7 @@ class Rule:
     sentence: Callable[[Problem, Device], str]
     sources: tuple[str, ...]
     axis: str | None = None
+    multiple: int | None = None
     effect: Effect = "refuses"
     versions: tuple[str, str | None, str | None] | None = None
 
@@ -145,6 +148,7 @@ RULES: tuple[Rule, ...] = (
             CUDNN_DOCS,
             "jax.nn.dot_product_attention's own documentation names no limit; its check lets 7.5 pass",
         ),
+        axis="capability",
     ),
     Rule(
         name="cudnn-version-on-10.3",
@@ -197,7 +201,8 @@ RULES: tuple[Rule, ...] = (
             "the forward pass takes any"
         ),
         sources=(JAX_CHECK + ": it counts an absent bias as one", CUDNN_NOTES + ": any length"),
-        axis="q_len",
+        axis="lengths",
+        multiple=2,
     ),
     Rule(
         name="cudnn-window",
@@ -235,6 +240,7 @@ RULES: tuple[Rule, ...] = (
             + (", though its matrix units know FP8" if d.capability == (8, 9) else "")
         ),
         sources=(CUDNN_DOCS + ": fp8 from Hopper on", TE_FUSED + ": FP8 from sm_arch 90 on"),
+        axis="capability",
     ),
     Rule(
         name="fp8-head-dim",
@@ -264,7 +270,8 @@ RULES: tuple[Rule, ...] = (
             f"got {p.q_len} and {p.kv_len}"
         ),
         sources=(JAX_CHECK,),
-        axis="q_len",
+        axis="lengths",
+        multiple=128,
     ),
     Rule(
         name="fp8-mask",
@@ -335,6 +342,7 @@ RULES: tuple[Rule, ...] = (
             f"{_gpu(d)} is older" + (" (its matrix products would take FP8)" if d.capability == (8, 9) else "")
         ),
         sources=(LAB_FP8, TE_FUSED + ": FP8 from sm_arch 90 on", TE_RECIPE + ": FP8 matrix products from 8.9 on"),
+        axis="capability",
     ),
     Rule(
         name="te-fp8-dtype",
@@ -365,6 +373,7 @@ RULES: tuple[Rule, ...] = (
             f"TransformerEngine's fused kernel needs compute capability 8.0 or later, {_gpu(d)} is older"
         ),
         sources=(TE_FUSED,),
+        axis="capability",
     ),
     Rule(
         name="te-fused-cudnn-on-12.0",
