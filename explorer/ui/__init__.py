@@ -1,0 +1,1 @@
+"""ui: the only part of the package that knows Streamlit. Importing it draws nothing."""

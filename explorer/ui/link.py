@@ -1,0 +1,115 @@
+"""Link: the state of the controls as URL parameters. What can't be had is named, never dropped in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from explorer import backends
+from explorer.problem import Problem, parse_length
+
+VERSION = "1"  # a later change of a default or a name gets another number, so that old links can be told apart
+DEFAULT = Problem()
+DEFAULT_BACKENDS = ("naive", "xla", "cudnn")
+
+
+def read(asked: Mapping[str, Sequence[str]]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The controls' values that a link asks for, and a sentence for each wish that can't be met, by control.
+
+    kv_len follows q_len and kv_heads follows heads unless given, as on the command line. Lengths may be written 2k.
+    """
+    values: dict[str, Any] = {}
+    notices: dict[str, str] = {}
+
+    def take(name: str, parse: Callable[[str], Any], check: Callable[[Any], object]) -> None:
+        if not asked.get(name):
+            return
+        try:
+            value = parse(asked[name][-1])
+            check(value)
+        except ValueError as error:
+            notices[name] = str(error)
+        else:
+            values[name] = value
+
+    def alone(name: str) -> Callable[[Any], object]:
+        return lambda value: Problem.of(**{name: value})
+
+    version = list(asked.get("v", ())) or [VERSION]
+    if version[-1] != VERSION:
+        notices["v"] = (
+            f"the link must be of version {VERSION}, got v={version[-1]}; its values may mean something else here"
+        )
+    for name in ("batch", "q_len", "kv_len", "heads", "head_dim"):
+        take(name, _size(name), alone(name))
+    heads = values.get("heads", DEFAULT.heads)
+    take("kv_heads", _size("kv_heads"), lambda value: Problem.of(heads=heads, kv_heads=value))
+    values.setdefault("kv_heads", heads)
+    take("dtype", str, alone("dtype"))
+    take("causal", _boolean("causal"), alone("causal"))
+    take("seed", _size("seed"), alone("seed"))
+    take("inputs", str, alone("inputs"))
+    take("input_scale", _number("input_scale"), alone("input_scale"))
+    take("kv_follows", _boolean("kv_follows"), bool)
+    if "kv_len" in values:
+        values.setdefault("kv_follows", False)
+    if "backend" in asked:
+        values["backend"], notice = _backends(asked["backend"])
+        if notice:
+            notices["backend"] = notice
+    return values, notices
+
+
+def write(problem: Problem, names: Sequence[str]) -> str:
+    """The query string that opens this problem with these backends; all is spelt out, so defaults may change."""
+    values: dict[str, Any] = {"v": VERSION}
+    for name in ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "dtype", "causal", "seed"):
+        values[name] = getattr(problem, name)
+    if problem.inputs != DEFAULT.inputs:
+        values["inputs"] = problem.inputs
+    if problem.input_scale != DEFAULT.input_scale:
+        values["input_scale"] = problem.input_scale
+    if problem.kv_len == problem.q_len:
+        del values["kv_len"]
+    values["causal"] = str(problem.causal).lower()
+    return urlencode({**values, "backend": list(names)}, doseq=True)
+
+
+def _backends(asked: Sequence[str]) -> tuple[list[str], str | None]:
+    """Known names in order, each once, and a sentence about the others. Names may come apart or with commas."""
+    specs = [part.strip() for text in asked for part in text.split(",") if part.strip()]
+    known = [name for name in dict.fromkeys(specs) if name in backends.BACKENDS]
+    unknown = [name for name in dict.fromkeys(specs) if name not in backends.BACKENDS]
+    if not unknown:
+        return known, None
+    return known, f"backend must be one of {', '.join(backends.BACKENDS)}, got {', '.join(unknown)}"
+
+
+def _size(name: str) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            return parse_length(text.strip())
+        except ValueError:
+            raise ValueError(f"{name} must be a whole number, got {text}") from None
+
+    return parse
+
+
+def _number(name: str) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            return float(text)
+        except ValueError:
+            raise ValueError(f"{name} must be a number, got {text}") from None
+
+    return parse
+
+
+def _boolean(name: str) -> Callable[[str], bool]:
+    def parse(text: str) -> bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError(f"{name} must be true or false, got {text}")
+        return text.lower() == "true"
+
+    return parse

@@ -1,0 +1,117 @@
+"""Shell: the frame around every page: the menu, the sidebar, and the guard for a deep link that comes first."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from explorer.ui import controls
+
+if TYPE_CHECKING:
+    from streamlit.navigation.page import Page as StreamlitPage
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A page in the menu. It is shown once pages/<file> exists."""
+
+    file: str
+    title: str
+    icon: str
+    about: str
+
+    @property
+    def path(self) -> Path:
+        return ROOT / "pages" / self.file
+
+
+MENU = {
+    "": (
+        Entry("start.py", "Start", "signpost", "The lab as a path: look, predict, run, understand."),
+        Entry("live.py", "Live run", "play_circle", "Move a slider, see each backend run."),
+        Entry("machine.py", "This machine", "dns", "GPU, versions, and what is ready."),
+    ),
+    "Understand": (
+        Entry("steps.py", "Steps", "stairs", "Attention taken apart, array by array."),
+        Entry("masks.py", "Masks", "grid_on", "Which query sees which key, as meant and as run."),
+        Entry("heads.py", "Heads", "account_tree", "MHA, GQA, MQA and the KV cache."),
+    ),
+    "Measure": (
+        Entry("latency.py", "Latency", "timer", "Time against length and batch, on two clocks."),
+        Entry("roofline.py", "Roofline", "show_chart", "Measured points under measured ceilings."),
+        Entry("memory.py", "Memory", "memory", "O(T²) against O(T): formula, compiler, peak."),
+    ),
+    "Limits": (
+        Entry("head_dim.py", "HEAD_DIM", "straighten", "What each backend accepts, and why."),
+        Entry("transformer_engine.py", "TransformerEngine", "bolt", "The lab's step 12, and what really ran."),
+        Entry("fp8.py", "FP8", "compress", "Real FP8 attention, and what only looks like it."),
+    ),
+    "Share": (
+        Entry("stage.py", "Stage", "co_present", "Present a talk, scene by scene."),
+        Entry("compare.py", "Compare", "compare_arrows", "Then and now; two recordings."),
+    ),
+}
+
+_running = threading.local()
+
+
+def run() -> None:
+    """One run of the app: frame, controls, page."""
+    page = _frame()
+    with st.sidebar:
+        st.markdown("#### Attention Explorer")
+        controls.draw()
+        _link_button()
+    _running.inside = True
+    try:
+        page.run()
+    finally:
+        _running.inside = False
+
+
+def guard() -> None:
+    """The first line of every page.
+
+    On a fresh server whose first visitor opens a deep link, Streamlit runs that page alone, in its old mode
+    (streamlit#9624, #9992): then this declares the pages and starts the run again, inside the shell.
+
+    The mark is of this thread, not of the session: a session's state outlives the run.
+    """
+    if not getattr(_running, "inside", False):
+        _frame()
+        st.rerun()
+
+
+def page(file: str) -> str:
+    """The path that st.switch_page and st.page_link take, for pages/<file>."""
+    return str(ROOT / "pages" / file)
+
+
+def _frame() -> StreamlitPage:
+    """Page icon and menu. Without an icon set before, the browser fetches the menu entry's from a font host."""
+    st.set_page_config(page_icon=str(ROOT / "static" / "mark.png"), layout="wide")
+    return st.navigation(_pages(), position="top")
+
+
+def _pages() -> dict[str, list]:
+    return {
+        section: [
+            st.Page(entry.path, title=entry.title, icon=f":material/{entry.icon}:", help=entry.about)
+            for entry in entries
+            if entry.path.exists()
+        ]
+        for section, entries in MENU.items()
+        if any(entry.path.exists() for entry in entries)
+    }
+
+
+def _link_button() -> None:
+    with st.popover("Copy link", icon=":material/link:", width="stretch"):
+        st.caption("Opens this page with these settings in another browser. The button at its right end copies it.")
+        st.code(controls.share_link(), language=None, wrap_lines=True)
