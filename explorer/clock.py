@@ -1,23 +1,25 @@
 """Clock: lower, compile, first call and steady state apart, on two clocks; every sample is kept.
 
-Wall: one call, then wait, as a caller feels it (the lab's method). Device: the kernels' own time from a profiler trace.
+Wall: one call, then wait, as a caller feels it (the lab's method). Device: the kernels' own time, in trace.py.
 """
 
 from __future__ import annotations
 
-import glob
-import tempfile
+import functools
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from explorer.record import Samples
+from explorer.sensors import Pacer, Sensors
 
 Mode = Literal["burst", "sustained"]
 Stop = Literal["repeats", "interval"]
+READ_EVERY_S = 0.25
+NARROW = 0.01  # of the median: an interval narrower than that ends the "interval" rule
 
 
 class Cancelled(Exception):
@@ -46,6 +48,8 @@ class Protocol:
             raise ValueError(f"timing needs warmup >= 0 and repeats >= 1, got {self.warmup} and {self.repeats}")
         if self.mode not in ("burst", "sustained"):
             raise ValueError(f"mode must be burst or sustained, got {self.mode!r}")
+        if self.stop not in ("repeats", "interval"):
+            raise ValueError(f"stop must be repeats or interval, got {self.stop!r}")
         if self.limit_s <= 0:
             raise ValueError(f"limit_s must be more than 0 seconds, got {self.limit_s}")
 
@@ -62,6 +66,7 @@ class Build:
     program: str  # the compiled program's text
     lower_ms: float
     compile_ms: float
+    disk_hit: bool = False  # JAX took the program from its cache on disk
     first_call_ms: float | None = None
 
 
@@ -94,17 +99,40 @@ class Cache:
         return {"hits": self.hits, "misses": self.misses, "size": len(self.builds), "most": self.most}
 
 
+_this_thread = threading.local()
+
+
+@functools.cache
+def _listen() -> None:
+    """JAX tells of its disk cache through events, on the compiling thread."""
+    import jax
+
+    def heard(event: str, **_: Any) -> None:
+        if event == "/jax/compilation_cache/cache_hits":
+            _this_thread.disk_hit = True
+
+    jax.monitoring.register_event_listener(heard)
+
+
 def build(function: Callable[..., Any], shapes: list[Any]) -> Build:
     """Lower and compile for the shapes; nothing is allocated. What the backend raises is let through."""
     import jax
 
+    _listen()
     start = time.perf_counter()
     lowered = jax.jit(function).trace(*shapes).lower()
     lower_ms = (time.perf_counter() - start) * 1e3
+    _this_thread.disk_hit = False
     start = time.perf_counter()
     compiled = lowered.compile()
     compile_ms = (time.perf_counter() - start) * 1e3
-    return Build(call=compiled, program=compiled.as_text() or "", lower_ms=lower_ms, compile_ms=compile_ms)
+    return Build(
+        call=compiled,
+        program=compiled.as_text() or "",
+        lower_ms=lower_ms,
+        compile_ms=compile_ms,
+        disk_hit=_this_thread.disk_hit,
+    )
 
 
 def wait(result: Any) -> Any:
@@ -120,63 +148,9 @@ def once(call: Callable[..., Any], arguments: tuple[Any, ...]) -> float:
     return (time.perf_counter() - start) * 1e3
 
 
-class Sensors:
-    """SM clock, power and temperature of the GPU through NVML; silent where there is none."""
-
-    def __init__(self) -> None:
-        self.handle: Any = None
-        self.readings: list[tuple[int, float, int]] = []
-        try:
-            import pynvml
-
-            pynvml.nvmlInit()
-            self.handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-            self.sm_clock()
-        except Exception:  # noqa: BLE001 - NVML's own classes: no driver, no permission, not supported
-            self.handle = None
-
-    def sm_clock(self) -> int | None:
-        if self.handle is None:
-            return None
-        import pynvml
-
-        return int(pynvml.nvmlDeviceGetClockInfo(self.handle, pynvml.NVML_CLOCK_SM))
-
-    def read(self) -> None:
-        if self.handle is None:
-            return
-        import pynvml
-
-        power = pynvml.nvmlDeviceGetPowerUsage(self.handle) / 1e3
-        heat = pynvml.nvmlDeviceGetTemperature(self.handle, pynvml.NVML_TEMPERATURE_GPU)
-        self.readings.append((self.sm_clock() or 0, power, int(heat)))
-
-
-class Pacer:
-    """The pause of burst mode: until the SM clock is back, at least 20 times the call, at most pause_s."""
-
-    def __init__(self, protocol: Protocol, sensors: Sensors) -> None:
-        self.protocol, self.sensors, self.highest = protocol, sensors, 0
-
-    def rest(self, last_ms: float) -> None:
-        if self.protocol.mode != "burst" or self.sensors.handle is None:
-            return
-        until = time.perf_counter() + min(self.protocol.pause_s, 20 * last_ms / 1e3)
-        deadline = time.perf_counter() + self.protocol.pause_s
-        while (now := time.perf_counter()) < deadline:
-            if now >= until and last_ms < 0.5:
-                return  # too short to heat the chip; reading the clock would take longer than the call
-            if now >= until:
-                clock = self.sensors.sm_clock() or 0
-                self.highest = max(self.highest, clock)
-                if clock >= 0.98 * self.highest:
-                    return
-            time.sleep(min(0.005, max(0.0, until - now)) or 0.002)
-
-
 def steady(
     call: Callable[..., Any],
-    argument_sets: list[tuple[Any, ...]],
+    arguments: Iterator[tuple[Any, ...]],
     protocol: Protocol,
     *,
     cancelled: Callable[[], bool] = lambda: False,
@@ -184,108 +158,50 @@ def steady(
 ) -> tuple[Samples, str]:
     """Wall-clock samples after the warm-up, and what ended them: "repeats", "interval" or "time limit".
 
-    argument_sets has one set, or several to rotate through for a cold L2. Raises Cancelled between samples.
+    arguments yields the same set again and again, or several in turn for a cold L2. Raises Cancelled between samples.
     """
     sensors = sensors or Sensors()
-    pacer = Pacer(protocol, sensors)
+    pacer = pacer_of(protocol, sensors)
     started = time.perf_counter()
-    for i in range(protocol.warmup):
+    for _ in range(protocol.warmup):
         if cancelled():
             raise Cancelled
-        once(call, argument_sets[i % len(argument_sets)])
+        once(call, next(arguments))
         if time.perf_counter() - started > protocol.limit_s:
             break
     times: list[float] = []
-    last_reading = 0.0
     sensors.read()
+    last_reading = time.perf_counter()
     while True:
         if cancelled():
             raise Cancelled
-        if times:
+        if pacer is not None and times:
             pacer.rest(times[-1])
-        times.append(once(call, argument_sets[len(times) % len(argument_sets)]))
+        times.append(once(call, next(arguments)))
         now = time.perf_counter()
-        if now - last_reading > 0.25:
+        if now - last_reading > READ_EVERY_S:
             sensors.read()
             last_reading = now
-        if protocol.stop == "repeats" and len(times) >= protocol.repeats:
-            reason = "repeats"
-            break
-        if protocol.stop == "interval" and len(times) >= protocol.repeats:
-            low, high = Samples(tuple(times)).median_interval
-            if high - low < 0.01 * Samples(tuple(times)).median:
-                reason = "interval"
-                break
-        if now - started > protocol.limit_s:
-            reason = "time limit"
+        if reason := ended_by(times, protocol, now - started):
             break
     sensors.read()
     return Samples(tuple(times)), reason
 
 
-Event = tuple[str, float]  # kernel name, duration in ms
+def pacer_of(protocol: Protocol, sensors: Sensors) -> Pacer | None:
+    """Burst mode's pauses; None in sustained mode."""
+    return Pacer(pause_s=protocol.pause_s, sensors=sensors) if protocol.mode == "burst" else None
 
 
-def trace(
-    call: Callable[..., Any],
-    argument_sets: list[tuple[Any, ...]],
-    protocol: Protocol,
-    *,
-    cancelled: Callable[[], bool] = lambda: False,
-    sensors: Sensors | None = None,
-    wall_ms: float = 1.0,
-) -> list[list[Event]]:
-    """The kernels of each call, in order, from one profiler trace; an empty list where the trace holds no GPU."""
-    import jax
-
-    pacer = Pacer(protocol, sensors or Sensors())
-    calls = max(3, min(protocol.trace_calls, int(protocol.limit_s * 1e3 / max(wall_ms, 1e-3))))
-    with tempfile.TemporaryDirectory(prefix="explorer-trace-") as folder:
-        options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = 0  # its events would fill the trace and slow the calls
-        options.host_tracer_level = 0
-        with jax.profiler.trace(folder, profiler_options=options):
-            for i in range(calls):
-                if cancelled():
-                    break
-                took = once(call, argument_sets[i % len(argument_sets)])
-                pacer.rest(took)
-        if cancelled():
-            raise Cancelled
-        files = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
-        return split(read_trace(files[0]), calls) if files else []
-
-
-def read_trace(path: str) -> list[Event]:
-    """(kernel name, ms) of every event on the GPU's streams, in order of their start."""
-    import jax
-
-    data = jax.profiler.ProfileData.from_file(path)
-    found: list[tuple[float, str, float]] = []
-    for plane in data.planes:
-        if not plane.name.startswith("/device:GPU:"):
-            continue
-        for line in plane.lines:
-            if line.name.startswith("Stream"):
-                found += [(e.start_ns, e.name, e.duration_ns / 1e6) for e in line.events]
-    return [(name, ms) for _, name, ms in sorted(found)]
-
-
-def split(events: list[Event], calls: int) -> list[list[Event]]:
-    """The events of each call: equal runs of the same kernels; where they are not equal, one list of all."""
-    if not events or len(events) % calls:
-        return [events] if events else []
-    size = len(events) // calls
-    runs = [events[i * size : (i + 1) * size] for i in range(calls)]
-    first = [name for name, _ in runs[0]]
-    return runs if all([name for name, _ in run] == first for run in runs) else [events]
-
-
-def device_samples(
-    runs: list[list[Event]], calls: int, keep: Callable[[str], bool] = lambda name: True
-) -> Samples | None:
-    """Sum of the kernels' times for each call; one mean where the trace could not be split; None without kernels."""
-    sums = [sum(ms for name, ms in run if keep(name)) for run in runs]
-    if not sums or min(sums) <= 0:
-        return None
-    return Samples(tuple(sums)) if len(sums) == calls else Samples((sums[0] / calls,))
+def ended_by(times: list[float], protocol: Protocol, spent_s: float) -> str | None:
+    """Why no further sample is needed, or None. The interval is looked at after every tenth part more samples."""
+    count = len(times)
+    if count >= protocol.repeats:
+        if protocol.stop == "repeats":
+            return "repeats"
+        if (count - protocol.repeats) % max(1, protocol.repeats // 10) == 0:
+            found = Samples(tuple(times))
+            low, high = found.median_interval
+            if high - low < NARROW * found.median:
+                return "interval"
+    return "time limit" if spent_s > protocol.limit_s else None

@@ -8,15 +8,18 @@ from collections.abc import Iterable
 from typing import Any
 
 CUSTOM_CALL = re.compile(r'custom_call_target="([^"]+)"')
+FUSED_CALLS = ("fmha", "fused_attn")  # in the targets of every fused attention call known here
 ATTENTION_KERNEL = re.compile(r"sdpa|fmha|flash|attention|attn", re.IGNORECASE)
-COPIES = re.compile(r"^(Memcpy|Memset|MemcpyD2D|MemcpyH2D|MemcpyD2H)", re.IGNORECASE)
-# cuDNN and cuBLAS write the multiply's input type in their kernels' names; f16 stands for both 16-bit types
+PRODUCT_KERNEL = re.compile(r"gemm|cutlass|xmma|nvjet|cublas", re.IGNORECASE)
+# cuDNN and cuBLAS write the multiply's input type in their kernels' names; f16 stands for both 16-bit types. nvjet (cuBLAS
+# since CUDA 12.8) writes a letter each for the inputs and the output: t bf16, h fp16, s float32, q fp8.
 PRECISION = (
-    ("fp8", re.compile(r"f8|e4m3|e5m2", re.IGNORECASE)),
-    ("bf16", re.compile(r"bf16", re.IGNORECASE)),
+    ("fp8", re.compile(r"(^|[_x])f8|e4m3|e5m2|nvjet_q", re.IGNORECASE)),
+    ("bf16", re.compile(r"bf16|nvjet_t", re.IGNORECASE)),
     ("tf32", re.compile(r"tf32", re.IGNORECASE)),
-    ("f16", re.compile(r"f16|h(884|1688|16816)", re.IGNORECASE)),
+    ("f16", re.compile(r"f16|h(884|1688|16816)|nvjet_h", re.IGNORECASE)),
 )
+TF32_STEP = 2.0**-11  # half a unit in the last of TF32's 10 bits
 SIXTEEN_BITS = {"bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -40,18 +43,37 @@ def kernels(events: Iterable[tuple[str, float]]) -> list[dict[str, Any]]:
     return [{"name": name, "count": count[name], "share": spent[name] / whole} for name in ordered]
 
 
-def precision(dtype: str, ran: list[dict[str, Any]], *, on_gpu: bool, highest: bool) -> str:
+def precision(dtype: str, ran: list[dict[str, Any]], *, on_gpu: bool, error: float | None = None) -> str:
     """bf16, fp16, tf32, fp32 or fp8: the multiply's input type, by the name of the kernels that took the most time.
 
-    A kernel's name that says nothing leaves the inputs' dtype; float32 on a GPU is then not called tf32.
+    Where no name says it, the inputs' dtype stands; but for float32 on a GPU, where the error tells TF32 from float32:
+    TF32's products are off by about 2^-11, float32's by 2^-24 (H200: 6.5e-4 against 5.5e-7 in the output). error: the
+    largest, for outputs of size 1.
     """
     for kernel in ran:
-        if not ATTENTION_KERNEL.search(kernel["name"]) and not re.search(r"gemm|cutlass|xmma|nvjet", kernel["name"]):
-            continue
-        for name, pattern in PRECISION:
-            if pattern.search(kernel["name"]):
-                return SIXTEEN_BITS.get(dtype, "fp16") if name == "f16" else name
-    return SIXTEEN_BITS.get(dtype, "fp32")
+        if ATTENTION_KERNEL.search(kernel["name"]) or PRODUCT_KERNEL.search(kernel["name"]):
+            for name, pattern in PRECISION:
+                if pattern.search(kernel["name"]):
+                    return SIXTEEN_BITS.get(dtype, "fp16") if name == "f16" else name
+    if dtype in SIXTEEN_BITS:
+        return SIXTEEN_BITS[dtype]
+    return "tf32" if on_gpu and error is not None and error > TF32_STEP / 16 else "fp32"
+
+
+PARAMETER = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = .* parameter\((\d+)\)", re.MULTILINE)
+
+
+def unread_inputs(program: str, count: int) -> list[int]:
+    """Which of the call's arrays the compiled program does not read: its result can't follow from them.
+
+    JAX drops an unread argument before it compiles and the others move up; then it is not known which, and all are named.
+    """
+    entry = program[program.find("\nENTRY ") :] if "\nENTRY " in program else program
+    found = PARAMETER.findall(entry)
+    if len(found) != count:
+        return list(range(count))
+    used = [re.search(rf"[(\s,]%?{re.escape(name)}(?=[,)\s])(?! = )", entry[entry.find("{") :]) for name, _ in found]
+    return [int(number) for (_, number), use in zip(found, used, strict=True) if not use]
 
 
 def judge(
@@ -61,32 +83,24 @@ def judge(
     ran: list[dict[str, Any]],
     dtype: str,
     on_gpu: bool,
-    highest: bool = False,
+    error: float | None = None,
 ) -> dict[str, Any]:
     """The evidence part of a record.
 
-    verdict: "fused" (the marked call is in the program, and a trace, where there is one, shows an attention kernel),
-    "fell back" (a marked backend without its mark), "several kernels" (an unmarked backend), and proven says whether a
-    trace or a marked call stands behind it. fused is None where nothing proves either.
+    verdict: "fused" (the program holds the marked call), "fell back" (a marked backend without its mark), "several
+    kernels" (an unmarked backend without any fused call). proven: a trace of the kernels agrees, and nothing fell back.
     """
-    attention = [k for k in ran if ATTENTION_KERNEL.search(k["name"])]
-    fused_call = [c for c in calls if "fmha" in c or "fused_attn" in c]
-    marked = marker is not None and any(marker in call for call in calls)
-    if marker is not None:
-        fused = marked and (not ran or bool(attention))
-        verdict = "fused" if fused else "fell back"
-        proven = marked and bool(attention)
-    else:
-        fused = bool(fused_call)
-        verdict = "fused" if fused else "several kernels"
-        proven = bool(ran)
+    attention = any(ATTENTION_KERNEL.search(kernel["name"]) for kernel in ran)
+    marks = FUSED_CALLS if marker is None else (marker,)
+    fused = any(mark in call for call in calls for mark in marks)
+    verdict = "fused" if fused else "several kernels" if marker is None else "fell back"
     return {
         "custom_calls": calls,
         "kernels": ran,
         "fused": fused,
         "verdict": verdict,
-        "proven": proven,
+        "proven": bool(ran) and attention == fused and verdict != "fell back",
         "marker": marker,
-        "note": precision(dtype, ran, on_gpu=on_gpu, highest=highest),
+        "note": precision(dtype, ran, on_gpu=on_gpu, error=error),
         "kernels_reason": None if ran else ("the trace held no kernel" if on_gpu else "a CPU has no kernel trace"),
     }

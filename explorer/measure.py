@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import datetime
 import functools
+import itertools
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from explorer import backends, clock, cost, device, evidence, memory, numerics
+from explorer import backends, clock, cost, device, evidence, memory, numerics, trace
 from explorer.clock import Build, Cache, Cancelled, Protocol
 from explorer.device import Device
 from explorer.problem import Problem
 from explorer.record import Record, Timing
+from explorer.sensors import Sensors
 
 CACHE = Cache()
 ATTENTION_BACKENDS = tuple(backends.BACKENDS)
@@ -107,7 +110,7 @@ def measure(
     parts: dict[str, Any] = {"memory": sizes}
     stage = "compile"
     try:
-        build, hit = CACHE.get(key(problem, name), lambda: compile_one(problem, name))
+        build, _ = CACHE.get(key(problem, name), lambda: compile_one(problem, name))
         sizes |= memory.analysis(build.call)
         parts["evidence"] = evidence.judge(
             marker=backend.marker,
@@ -123,7 +126,7 @@ def measure(
         if cancelled():
             raise Cancelled
         stage = "run"
-        return execute(problem, name, build, hit, here, protocol, cancelled, parts)
+        return execute(problem, name, build, here, protocol, cancelled, parts)
     except Cancelled:
         return blank(problem, name, "cancelled", "cancelled before it was done", here, **parts)
     except MemoryError as error:
@@ -212,7 +215,6 @@ def execute(
     problem: Problem,
     name: str,
     build: Build,
-    hit: bool,
     here: Device,
     protocol: Protocol,
     cancelled: Callable[[], bool],
@@ -220,27 +222,32 @@ def execute(
 ) -> Record:
     """Run, check, and only if it agrees: time, trace, evidence."""
     host, arguments = inputs_of(problem)
-    start_ms = clock.time.perf_counter()
+    hit = build.first_call_ms is not None  # a sweep compiles ahead: what nobody has called yet was compiled for this
+    start = time.perf_counter()
     result = clock.wait(build.call(*arguments))
     if build.first_call_ms is None:
-        build.first_call_ms = (clock.time.perf_counter() - start_ms) * 1e3
+        build.first_call_ms = (time.perf_counter() - start) * 1e3
     accuracy, complaint = check(problem, name, host, result, here)
     parts["accuracy"] = accuracy
     del result
     if complaint:
         return blank(problem, name, "disagrees", complaint, here, **parts)
-    sensors = clock.Sensors()
-    sets = [arguments, *copies(problem, arguments, protocol)]
+    if unread := unread_inputs(problem, build):
+        return blank(problem, name, "disagrees", unread, here, **parts)
+    sensors = Sensors()
+    sets = itertools.cycle([arguments, *copies(problem, arguments, protocol)])
     wall, stopped_by = clock.steady(build.call, sets, protocol, cancelled=cancelled, sensors=sensors)
     on_device, kernel, ran, why = None, None, [], "a CPU has no device clock"
     if here.is_gpu and protocol.trace_calls:
-        runs = clock.trace(build.call, sets, protocol, cancelled=cancelled, sensors=sensors, wall_ms=wall.median)
-        calls = len(runs) if len(runs) > 1 else max(1, protocol.trace_calls)
-        on_device = clock.device_samples(runs, calls)
-        ran = evidence.kernels(event for events in runs for event in events)
+        calls = trace.how_many(protocol.trace_calls, wall.median, protocol.limit_s)
+        pacer = clock.pacer_of(protocol, sensors)
+        taken = trace.take(build.call, sets, calls=calls, pacer=pacer, cancelled=cancelled)
+        sensors.read()
+        on_device = taken.samples()
+        ran = evidence.kernels(taken.events)
         why = None if on_device else "the trace held no kernel"
         if len(ran) > 1 and any(evidence.ATTENTION_KERNEL.search(k["name"]) for k in ran):
-            kernel = clock.device_samples(runs, calls, lambda n: bool(evidence.ATTENTION_KERNEL.search(n)))
+            kernel = taken.samples(lambda n: bool(evidence.ATTENTION_KERNEL.search(n)))
     elif here.is_gpu:
         why = "no trace was asked for"
     backend = backends.BACKENDS[name]
@@ -250,6 +257,7 @@ def execute(
         ran=ran,
         dtype=problem.dtype,
         on_gpu=here.is_gpu,
+        error=accuracy["max_abs_error"],
     )
     if name == "auto":
         parts["evidence"]["chose"] = "cudnn" if parts["evidence"]["fused"] else "xla"
@@ -258,6 +266,7 @@ def execute(
         lower_ms=build.lower_ms,
         compile_ms=build.compile_ms,
         cache_hit=hit,
+        disk_hit=build.disk_hit,
         first_call_ms=build.first_call_ms,
         wall_ms=wall,
         device_ms=on_device,
@@ -283,14 +292,35 @@ def execute(
     )
 
 
+def unread_inputs(problem: Problem, build: Build) -> str | None:
+    """A sentence if the program doesn't read all its arrays: then its time is not that of this computation.
+
+    Where no query sees two keys the softmax has nothing to weigh, and q and k are left out rightly.
+    """
+    if problem.mask.live_pairs(problem.q_len, problem.kv_len) <= problem.q_len:
+        return None
+    names = ("q", "k", "v", "g")[: 4 if problem.backward else 3]
+    unread = evidence.unread_inputs(build.program, len(names))
+    if not unread:
+        return None
+    what = " and ".join(names[i] for i in unread) if len(unread) < len(names) else "one or more of its inputs"
+    return (
+        f"the compiled program doesn't read {what}: its output isn't computed from them, so its time would say nothing"
+    )
+
+
 def copies(problem: Problem, arguments: tuple[Any, ...], protocol: Protocol) -> list[tuple[Any, ...]]:
-    """For a cold L2: further sets of the same inputs, together larger than twice any L2 (H200: 60 MB)."""
+    """For a cold L2: more sets of the same inputs, COLD_BYTES in all; each has left the cache when its turn comes."""
     if not protocol.cold_l2:
         return []
     import jax.numpy as jnp
 
-    count = min(64, -(-2 * 128 * 10**6 // cost.input_bytes(problem)))
-    return [tuple(clock.wait([jnp.array(x, copy=True) for x in arguments])) for _ in range(count)]
+    count = min(COLD_SETS, -(-COLD_BYTES // cost.input_bytes(problem)))
+    return [tuple(jnp.array(x, copy=True) for x in arguments) for _ in range(count)]
+
+
+COLD_BYTES = 2**28  # twice the largest L2 of the GPUs in device.DATASHEETS (B200: 126 MB)
+COLD_SETS = 4096
 
 
 def matmul_precision() -> str:

@@ -85,6 +85,7 @@ class Timing:
     cold_l2: bool = False
     warmup: int = 0
     stopped_by: str = "repeats"
+    disk_hit: bool = False  # compile_ms is that of loading the program from JAX's cache on disk
     sm_clock_mhz: tuple[int, ...] | None = None
     power_w: tuple[float, ...] | None = None
     temperature_c: tuple[int, ...] | None = None
@@ -94,6 +95,7 @@ class Timing:
             "lower_ms": self.lower_ms,
             "compile_ms": self.compile_ms,
             "cache_hit": self.cache_hit,
+            "disk_hit": self.disk_hit,
             "first_call_ms": self.first_call_ms,
             "wall_ms": self.wall_ms.to_json(),
             "device_ms": None if self.device_ms is None else self.device_ms.to_json(),
@@ -247,7 +249,7 @@ def row(record: Record) -> dict[str, Any]:
         flat[clock.replace("_ms", "_p10_ms")] = samples.p10 if samples else None
         flat[clock.replace("_ms", "_p90_ms")] = samples.p90 if samples else None
         flat[clock.replace("_ms", "_samples")] = len(samples.values) if samples else None
-    for name in ("lower_ms", "compile_ms", "cache_hit", "first_call_ms", "mode", "cold_l2", "stopped_by"):
+    for name in ("lower_ms", "compile_ms", "cache_hit", "disk_hit", "first_call_ms", "mode", "cold_l2", "stopped_by"):
         flat[name] = getattr(timing, name, None)
     return flat
 
