@@ -10,6 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from explorer.sensors import Pacer, Sensors
 Mode = Literal["burst", "sustained"]
 Stop = Literal["repeats", "interval"]
 READ_EVERY_S = 0.25
+_NO_LOCK: AbstractContextManager[Any] = nullcontext()
 NARROW = 0.01  # of the median: an interval narrower than that ends the "interval" rule
 
 
@@ -114,14 +116,18 @@ def _listen() -> None:
     jax.monitoring.register_event_listener(heard)
 
 
-def build(function: Callable[..., Any], shapes: list[Any]) -> Build:
-    """Lower and compile for the shapes; nothing is allocated. What the backend raises is let through."""
+def build(function: Callable[..., Any], shapes: list[Any], *, tracing: AbstractContextManager[Any] = _NO_LOCK) -> Build:
+    """Lower and compile for the shapes; nothing is allocated. What the backend raises is let through.
+
+    tracing: held while the function is traced, where several threads build programs with global state.
+    """
     import jax
 
     _listen()
-    start = time.perf_counter()
-    lowered = jax.jit(function).trace(*shapes).lower()
-    lower_ms = (time.perf_counter() - start) * 1e3
+    with tracing:
+        start = time.perf_counter()
+        lowered = jax.jit(function).trace(*shapes).lower()
+        lower_ms = (time.perf_counter() - start) * 1e3
     _this_thread.disk_hit = False
     start = time.perf_counter()
     compiled = lowered.compile()

@@ -143,7 +143,7 @@ RULES: tuple[Rule, ...] = (
         backends=CUDNN,
         by=("vendor",),
         breaks=lambda p, d: d.is_gpu and not _at_least(d, (8, 0)),
-        sentence=lambda p, d: f"cuDNN attention needs compute capability 8.0 or later, {_gpu(d)} is older",
+        sentence=lambda p, d: f"cuDNN attention needs compute capability 8.0 or later, got {d.capability_text}",
         sources=(
             CUDNN_DOCS,
             "jax.nn.dot_product_attention's own documentation names no limit; its check lets 7.5 pass",
@@ -236,7 +236,7 @@ RULES: tuple[Rule, ...] = (
         by=("vendor",),
         breaks=lambda p, d: d.is_gpu and not _at_least(d, (9, 0)),
         sentence=lambda p, d: (
-            f"cuDNN's FP8 attention starts with compute capability 9.0 (Hopper), {_gpu(d)} is older"
+            f"cuDNN's FP8 attention starts with compute capability 9.0 (Hopper), got {d.capability_text}"
             + (", though its matrix units know FP8" if d.capability == (8, 9) else "")
         ),
         sources=(CUDNN_DOCS + ": fp8 from Hopper on", TE_FUSED + ": FP8 from sm_arch 90 on"),
@@ -338,8 +338,8 @@ RULES: tuple[Rule, ...] = (
         by=("te",),
         breaks=lambda p, d: d.is_gpu and not _at_least(d, (9, 0)),
         sentence=lambda p, d: (
-            "FP8 in TransformerEngine's attention needs compute capability 9.0 or later, "
-            f"{_gpu(d)} is older" + (" (its matrix products would take FP8)" if d.capability == (8, 9) else "")
+            f"FP8 in TransformerEngine's attention needs compute capability 9.0 or later, got {d.capability_text}"
+            + (" (its matrix products would take FP8)" if d.capability == (8, 9) else "")
         ),
         sources=(LAB_FP8, TE_FUSED + ": FP8 from sm_arch 90 on", TE_RECIPE + ": FP8 matrix products from 8.9 on"),
         axis="capability",
@@ -370,7 +370,7 @@ RULES: tuple[Rule, ...] = (
         effect="unfused",
         breaks=lambda p, d: d.is_gpu and not _at_least(d, (8, 0)),
         sentence=lambda p, d: (
-            f"TransformerEngine's fused kernel needs compute capability 8.0 or later, {_gpu(d)} is older"
+            f"TransformerEngine's fused kernel needs compute capability 8.0 or later, got {d.capability_text}"
         ),
         sources=(TE_FUSED,),
         axis="capability",
