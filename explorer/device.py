@@ -67,7 +67,7 @@ DATASHEETS: dict[str, Datasheet] = {
         label="NVIDIA A100 80GB SXM",
         capability=(8, 0),
         memory_bytes=80 * GB,
-        bf16_tflops=312,
+        bf16_tflops=312.0,
         fp8_tflops=None,
         bandwidth_tb_s=2.039,
         source="NVIDIA A100 datasheet (2021)",
@@ -76,7 +76,7 @@ DATASHEETS: dict[str, Datasheet] = {
         label="NVIDIA A10",
         capability=(8, 6),
         memory_bytes=24 * GB,
-        bf16_tflops=125,
+        bf16_tflops=125.0,
         fp8_tflops=None,
         bandwidth_tb_s=0.6,
         source="NVIDIA A10 datasheet (2021)",
@@ -85,8 +85,8 @@ DATASHEETS: dict[str, Datasheet] = {
         label="NVIDIA L4",
         capability=(8, 9),
         memory_bytes=24 * GB,
-        bf16_tflops=121,
-        fp8_tflops=242,
+        bf16_tflops=121.0,
+        fp8_tflops=242.0,
         bandwidth_tb_s=0.3,
         source="NVIDIA L4 datasheet (2023), dense",
     ),
@@ -94,8 +94,8 @@ DATASHEETS: dict[str, Datasheet] = {
         label="NVIDIA H100 SXM",
         capability=(9, 0),
         memory_bytes=80 * GB,
-        bf16_tflops=989,
-        fp8_tflops=1979,
+        bf16_tflops=989.0,
+        fp8_tflops=1979.0,
         bandwidth_tb_s=3.35,
         source="NVIDIA H100 datasheet (2023), dense",
     ),
@@ -103,8 +103,8 @@ DATASHEETS: dict[str, Datasheet] = {
         label="NVIDIA H200",
         capability=(9, 0),
         memory_bytes=141 * GB,
-        bf16_tflops=989,
-        fp8_tflops=1979,
+        bf16_tflops=989.0,
+        fp8_tflops=1979.0,
         bandwidth_tb_s=4.8,
         source="NVIDIA H200 datasheet (2024), dense",
     ),
@@ -112,8 +112,8 @@ DATASHEETS: dict[str, Datasheet] = {
         label="NVIDIA B200",
         capability=(10, 0),
         memory_bytes=180 * GB,
-        bf16_tflops=2250,
-        fp8_tflops=4500,
+        bf16_tflops=2250.0,
+        fp8_tflops=4500.0,
         bandwidth_tb_s=8.0,
         source="NVIDIA DGX B200 datasheet (2024), per GPU, dense",
     ),
@@ -148,6 +148,13 @@ def datasheet(device_name: str) -> Datasheet | None:
     exact = {"NVIDIA H200": "h200", "NVIDIA L4": "l4", "NVIDIA H100 80GB HBM3": "h100", "Tesla T4": "t4",
              "NVIDIA A100-SXM4-80GB": "a100", "NVIDIA A10": "a10g", "NVIDIA B200": "b200"}  # fmt: skip
     return DATASHEETS.get(exact.get(device_name, ""))
+
+
+def cache_dir() -> Path:
+    """Where compiled programs and ceilings are kept; EXPLORER_CACHE_DIR overrides the user's own cache directory."""
+    if own := os.environ.get("EXPLORER_CACHE_DIR"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attention-explorer"
 
 
 def version_of(package: str) -> str | None:

@@ -11,8 +11,8 @@ CUSTOM_CALL = re.compile(r'custom_call_target="([^"]+)"')
 FUSED_CALLS = ("fmha", "fused_attn")  # in the targets of every fused attention call known here
 ATTENTION_KERNEL = re.compile(r"sdpa|fmha|flash|attention|attn", re.IGNORECASE)
 PRODUCT_KERNEL = re.compile(r"gemm|cutlass|xmma|nvjet|cublas", re.IGNORECASE)
-# cuDNN and cuBLAS write the multiply's input type in their kernels' names; f16 stands for both 16-bit types. nvjet (cuBLAS
-# since CUDA 12.8) writes a letter each for the inputs and the output: t bf16, h fp16, s float32, q fp8.
+# cuDNN and cuBLAS write the multiply's input type in their kernels' names; f16 stands for both 16-bit types. nvjet
+# (cuBLAS since CUDA 12.8) writes a letter each for inputs and output: t bf16, h fp16, s float32, q fp8.
 PRECISION = (
     ("fp8", re.compile(r"(^|[_x])f8|e4m3|e5m2|nvjet_q", re.IGNORECASE)),
     ("bf16", re.compile(r"bf16|nvjet_t", re.IGNORECASE)),
@@ -66,7 +66,7 @@ PARAMETER = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = .* parameter\((\d+)\)", re.
 def unread_inputs(program: str, count: int) -> list[int]:
     """Which of the call's arrays the compiled program does not read: its result can't follow from them.
 
-    JAX drops an unread argument before it compiles and the others move up; then it is not known which, and all are named.
+    JAX drops an unread argument before it compiles and the others move up; then which is not known: all are named.
     """
     entry = program[program.find("\nENTRY ") :] if "\nENTRY " in program else program
     found = PARAMETER.findall(entry)

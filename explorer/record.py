@@ -241,7 +241,19 @@ def row(record: Record) -> dict[str, Any]:
         **{k: accuracy.get(k) for k in ("max_abs_error", "mean_abs_error", "rmse", "budget")},
         "accuracy": accuracy.get("verdict"),
         **{k: memory.get(k) for k in ("formula_bytes", "temp_bytes", "peak_bytes", "predicted_bytes")},
-        **{k: cost.get(k) for k in ("flops", "min_bytes", "intensity", "tflops", "tflops_clock", "suspect")},
+        **{
+            k: cost.get(k)
+            for k in (
+                "flops",
+                "min_bytes",
+                "intensity",
+                "tflops",
+                "tflops_clock",
+                "bound_tflops",
+                "bound_share",
+                "suspect",
+            )
+        },
     }
     for clock in ("wall_ms", "device_ms", "kernel_ms"):
         samples: Samples | None = getattr(timing, clock, None)

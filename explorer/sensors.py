@@ -1,4 +1,4 @@
-"""Sensors: SM clock, power and temperature of the GPU, read around the samples; the pause that lets the clock recover."""
+"""Sensors: SM clock, power and temperature of the GPU, read around the samples; the pause in which it recovers."""
 
 from __future__ import annotations
 
