@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from explorer import support
+from explorer import fp8, support
 from explorer.backends import cudnn_fp8, naive, sdpa, transformer_engine
 from explorer.device import Device
 from explorer.problem import DTYPES, Problem
@@ -21,6 +21,9 @@ class Backend:
     attend: Callable[..., Any]  # (q, k, v, *, mask) -> out, laid out (b, t, n, h); imports JAX when called
     about: str
     marker: str | None = None  # custom-call target that must appear in the compiled program
+    rounding: str | None = None  # the format it rounds its inputs to; None: it takes them as they are
+    # (problem, compiled call, arguments, evidence) -> more evidence, in plain words, after a run
+    explain: Callable[..., dict[str, Any]] | None = None
 
     def why_not(self, problem: Problem, device: Device) -> str | None:
         """None: supported; else a sentence to show."""
@@ -52,7 +55,8 @@ BACKENDS: dict[str, Backend] = {
             label="cuDNN FP8",
             attend=cudnn_fp8.attend,
             about="cuDNN's FP8 attention (E4M3), through JAX's private call",
-            marker=CUDNN_MARKER,
+            marker="__cudnn$fmhaSoftmaxF8",
+            rounding=fp8.E4M3,
         ),
         Backend(
             name="transformer_engine",
@@ -60,13 +64,15 @@ BACKENDS: dict[str, Backend] = {
             attend=transformer_engine.attend,
             about="te.flax.DotProductAttention",
             marker=transformer_engine.MARKER,
+            explain=transformer_engine.explain,
         ),
         Backend(
             name="transformer_engine_fp8",
-            label="TransformerEngine, FP8 recipe",
+            label="TransformerEngine, recipe",  # not "FP8": its attention has run in bf16 whatever the recipe
             attend=transformer_engine.attend_fp8,
             about="te.flax.DotProductAttention under te.autocast with DelayedScaling",
             marker=transformer_engine.MARKER,
+            explain=transformer_engine.explain_fp8,
         ),
     )
 }
