@@ -12,6 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from explorer import private_fp8, te
+from explorer.te import loaded_libraries as loaded_libraries
+
 MIB = 2**20
 
 
@@ -164,15 +167,6 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def loaded_libraries(stem: str = "libcudnn") -> list[str]:
-    """Paths of the shared libraries of that name mapped into this process, from /proc/self/maps."""
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
-        return []
-    paths = {line.split(maxsplit=5)[-1].strip() for line in maps.read_text().splitlines() if f"/{stem}" in line}
-    return sorted(paths)
-
-
 def cpu_name() -> str:
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -225,7 +219,6 @@ def nvml_info() -> dict[str, Any]:
 
 
 _PACKAGES = ("jax", "jaxlib", "flax", "numpy", "streamlit", "dask", "distributed")
-te_failure: str | None = None  # set by the worker when importing TransformerEngine failed, with the reason
 
 
 def versions() -> dict[str, str | None]:
@@ -234,7 +227,7 @@ def versions() -> dict[str, str | None]:
         "python": platform.python_version(),
         **{name: version_of(name) for name in _PACKAGES},
         **(_cuda_versions() if "jax" in sys.modules else {"cuda": None, "cudnn": None, "cudnn_built": None}),
-        "transformer_engine": version_of("transformer-engine") or version_of("transformer_engine"),
+        "transformer_engine": te.version(),
         "driver": nvml_info().get("driver"),
     }
 
@@ -242,15 +235,14 @@ def versions() -> dict[str, str | None]:
 @functools.cache
 def here() -> Device:
     """The device JAX uses in this process. Imports JAX: call it in a worker or a command, never in the web server."""
+    te_failure = te.prepare()  # before JAX opens the GPU, wherever that happens first
     import jax
 
     first = jax.devices()[0]
     found = versions()
-    missing = {}
-    if found["transformer_engine"] is None:
-        missing["transformer_engine"] = "TransformerEngine is not installed (`make te` builds it)"
-    elif te_failure is not None:
-        missing["transformer_engine"] = te_failure
+    te_failure = te_failure or te.mixed_cudnn()  # JAX has loaded its own cuDNN by now
+    reasons = {"transformer_engine": te_failure, "cudnn_fp8": private_fp8.moved()}
+    missing = {library: why for library, why in reasons.items() if why is not None}
     if first.platform == "gpu":
         major, minor = (int(part) for part in str(first.compute_capability).split("."))
         stats = first.memory_stats() or {}

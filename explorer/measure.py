@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from explorer import backends, ceilings, clock, cost, device, evidence, memory, numerics, trace
+from explorer import backends, ceilings, clock, cost, device, evidence, fp8, memory, numerics, trace
 from explorer.clock import Build, Cache, Cancelled, Protocol
 from explorer.device import Device
 from explorer.problem import Problem
@@ -259,6 +259,8 @@ def execute(
         on_gpu=here.is_gpu,
         error=accuracy["max_abs_error"],
     )
+    if backend.explain is not None:
+        parts["evidence"] |= backend.explain(problem, build.call, arguments, parts["evidence"])
     if name == "auto":
         parts["evidence"]["chose"] = "cudnn" if parts["evidence"]["fused"] else "xla"
     readings = sensors.readings
@@ -357,7 +359,8 @@ def check(
     if out.shape != problem.q_shape:
         raise ValueError(f"the output must be {problem.q_shape}, got {out.shape}")
     part = numerics.sample(problem)
-    truth, plain = exact_and_plain(problem, host, part)
+    rounding = backends.BACKENDS[name].rounding
+    truth, plain = exact_and_plain(problem, host, part, rounding)
     ours = part.take(out)
     off = numerics.errors(ours, truth)
     first, last = problem.mask.row_bounds(part.rows, problem.kv_len)
@@ -372,7 +375,7 @@ def check(
         pin = numerics.pinned(problem.dtype, off.largest_exact, highest=highest)
         allowed = numerics.Budget(value=pin, plain_error=None, basis=f"naive itself is pinned to {pin:.2g}")
     else:
-        allowed = numerics.budget(problem.dtype, plain, off.largest_exact, highest=highest)
+        allowed = numerics.budget(rounding or problem.dtype, plain, off.largest_exact, highest=highest)
     agrees = off.is_finite and off.max_abs <= allowed.value and not worst_text
     pair, row = part.pairs[off.worst[0]], part.rows[off.worst[1]]
     rows, pairs = (
@@ -387,16 +390,21 @@ def check(
         "budget": allowed.value,
         "budget_basis": allowed.basis,
         "plain_error": allowed.plain_error,
-        "plain_precision": f"{problem.dtype} on {here.name} at matmul precision {matmul_precision()}",
+        "plain_precision": f"{problem.dtype} on {here.name} at matmul precision {matmul_precision()}"
+        if rounding is None
+        else f"{rounding} weights and output, float32 sums, on the host",
         "verdict": "agrees" if agrees else "disagrees",
         "reference": "exact float64 (NumPy), " + ("every element" if part.whole else f"{rows}, {pairs}"),
         "lab_allclose": numerics.lab_close(ours, truth, problem.dtype),
         "lab_tolerance": numerics.LAB_TOLERANCE[problem.dtype],
         "undefined_rows": int(undefined.sum()),
     }
+    if rounding is not None:
+        accuracy["reference"] += f", on the inputs rounded to {rounding}"
+        accuracy |= lost_by_rounding(problem, host, part, ours, rounding)
     accuracy = {k: (None if isinstance(v, float) and not np.isfinite(v) else v) for k, v in accuracy.items()}
     if problem.backward and agrees:
-        return check_gradients(problem, host, result, accuracy, highest)
+        return check_gradients(problem, host, result, accuracy, highest, rounding)
     return accuracy, None if agrees else complaint(problem, off, allowed.value, worst_text)
 
 
@@ -412,13 +420,21 @@ def complaint(problem: Problem, off: numerics.Errors, allowed: float, worst_text
 
 
 def check_gradients(
-    problem: Problem, host: dict[str, np.ndarray], result: Any, accuracy: dict[str, Any], highest: bool
+    problem: Problem,
+    host: dict[str, np.ndarray],
+    result: Any,
+    accuracy: dict[str, Any],
+    highest: bool,
+    rounding: str | None = None,
 ) -> tuple[dict[str, Any], str | None]:
     """The gradients of the first batch entry against float64; too large ones are not checked, and don't pass."""
     if 14.0 * problem.heads * problem.q_len * problem.kv_len * problem.head_dim > 2e10:
         reason = "the gradients are too large to check in float64, so there is no time for them"
         return accuracy | {"verdict": "not checked", "reference": reason}, reason
     q, k, v, g = (host[n][0] for n in ("q", "k", "v", "g"))
+    if rounding is not None:
+        scales = [fp8.scale_of(host[n], rounding) for n in ("q", "k", "v", "g")]
+        q, k, v, g = (fp8.rounded(x, s, rounding) for x, s in zip((q, k, v, g), scales, strict=True))
     worst: dict[str, float | None] = {}
     wrong = []
     truths = numerics.exact_gradients(q, k, v, g, problem.mask)
@@ -426,6 +442,8 @@ def check_gradients(
         off = numerics.errors(np.asarray(ours)[0], truth)
         # A gradient sums over up to kv_len rounded terms; its own size sets the scale (twice the pin, as forward)
         allowed = 2 * numerics.pinned(problem.dtype, off.largest_exact, highest=highest)
+        if rounding is not None:  # two rounding steps of the largest: a pin for outputs of size 1 would let 0 pass
+            allowed = 2 * numerics.epsilon(rounding) * off.largest_exact
         worst[name] = off.max_abs if off.is_finite else None
         if not off.is_finite:
             wrong.append(f"{name} holds NaN or infinity")
@@ -435,14 +453,30 @@ def check_gradients(
     return accuracy, "; ".join(wrong) or None
 
 
+def lost_by_rounding(
+    problem: Problem, host: dict[str, np.ndarray], part: numerics.Sample, ours: np.ndarray, rounding: str
+) -> dict[str, Any]:
+    """What a user loses: the error against the exact result on the inputs as given, and what rounding did to each."""
+    off = numerics.errors(ours, exact_and_plain(problem, host, part)[0])
+    parts = {"max_abs_error": off.max_abs, "mean_abs_error": off.mean_abs, "rmse": off.rmse}
+    return {
+        "unrounded": {name: value if off.is_finite else None for name, value in parts.items()},
+        "rounding": rounding,
+        "rounded_inputs": {name: fp8.loss(array, rounding).to_json() for name, array in host.items()},
+    }
+
+
 TRUTHS: OrderedDict[tuple[Problem, str], tuple[np.ndarray, numerics.Errors | None]] = OrderedDict()
 
 
 def exact_and_plain(
-    problem: Problem, host: dict[str, np.ndarray], part: numerics.Sample
+    problem: Problem, host: dict[str, np.ndarray], part: numerics.Sample, rounding: str | None = None
 ) -> tuple[np.ndarray, numerics.Errors | None]:
-    """The exact result on the sample, and how far the plain computation is off there; the last few are kept."""
-    found = problem.but(backward=False), matmul_precision()
+    """The exact result on the sample, and how far the plain computation is off there; the last few are kept.
+
+    rounding: on the inputs as they are after rounding to that format, with a scale for each tensor.
+    """
+    found = problem.but(backward=False), rounding or matmul_precision()
     if found in TRUTHS:
         TRUTHS.move_to_end(found)
         return TRUTHS[found]
@@ -450,13 +484,24 @@ def exact_and_plain(
     group = problem.heads // problem.kv_heads
     k, v = part.take_kv(host["k"], group), part.take_kv(host["v"], group)
     live = problem.mask.allows(part.rows[:, None], np.arange(problem.kv_len)[None, :])
+    if rounding is not None:
+        scales = [fp8.scale_of(host[n], rounding) for n in ("q", "k", "v")]
+        q, k, v = (fp8.rounded(x, s, rounding) for x, s in zip((q, k, v), scales, strict=True))
+        truth = numerics.exact(q, k, v, live)
+        plain_out = numerics.plain_fp8(q, k, v, live, float(scales[2]))
+        return keep_truth(found, truth, numerics.errors(plain_out, truth))
     truth = numerics.exact(q, k, v, live)
     shapes = tuple(x.shape for x in (q, k, v, live))
     built, _ = CACHE.get(
         ("plain", shapes, problem.dtype, matmul_precision()),
         lambda: clock.build(numerics.plain, [as_shape(x) for x in (q, k, v, live)]),
     )
-    plain = numerics.errors(np.asarray(built.call(q, k, v, live)), truth)
+    return keep_truth(found, truth, numerics.errors(np.asarray(built.call(q, k, v, live)), truth))
+
+
+def keep_truth(
+    found: tuple[Problem, str], truth: np.ndarray, plain: numerics.Errors | None
+) -> tuple[np.ndarray, numerics.Errors | None]:
     TRUTHS[found] = truth, plain
     while len(TRUTHS) > 8:
         TRUTHS.popitem(last=False)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from explorer import fp8
 from explorer.masks import Mask
 from explorer.problem import Problem
 
@@ -19,6 +20,7 @@ PINNED = {  # naive against exact, absolute, for outputs of size 1: (default mat
     "float32": (1e-3, 1e-5),  # TF32 on a GPU gives 6.5e-4, float32 5.5e-7 (H200)
     "bfloat16": (4e-2, 4e-2),
     "float16": (5e-3, 5e-3),
+    fp8.E4M3: (0.15, 0.15),  # weights and output each rounded by up to 1/16 of themselves
 }
 
 
@@ -169,6 +171,21 @@ def plain(q: Any, k: Any, v: Any, live: Any) -> Any:
     scores = jnp.einsum("prh,psh->prs", q, k) * (q.shape[-1] ** -0.5)
     scores = jnp.where(live, scores, jnp.array(-jnp.inf, scores.dtype))
     return jnp.einsum("prs,psh->prh", jax.nn.softmax(scores, axis=-1), v)
+
+
+def plain_fp8(q: np.ndarray, k: np.ndarray, v: np.ndarray, live: np.ndarray, v_scale: float) -> np.ndarray:
+    """The plain computation of FP8's error budget, on the host: float32 products and sums of inputs that are already
+    rounded to FP8, weights rounded to E4M3 (times 256, as the backend does), output rounded to E4M3 with v's scale."""
+    out = np.empty(q.shape, np.float64)
+    q, k, v = (x.astype(np.float32) for x in (q, k, v))
+    for pair in range(q.shape[0]):
+        with np.errstate(invalid="ignore", over="ignore"):
+            scores = (q[pair] @ k[pair].T) * np.float32(q.shape[-1] ** -0.5)
+            scores[~live] = -np.inf
+            weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            sums = weights.sum(axis=-1, keepdims=True)
+            out[pair] = fp8.rounded((fp8.rounded(weights, 256).astype(np.float32) @ v[pair]) / sums, v_scale)
+    return out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
