@@ -67,13 +67,9 @@ def set_environment() -> None:
 
 def load_libraries() -> None:
     """Import TransformerEngine, where it can work, and then JAX: the other order mixes two cuDNN libraries."""
-    from explorer import device
+    from explorer import te
 
-    if gpus() and importlib.util.find_spec("transformer_engine") is not None:
-        try:
-            importlib.import_module("transformer_engine.jax")
-        except Exception as error:  # noqa: BLE001  a broken build fails in many ways; the reason is shown
-            device.te_failure = f"TransformerEngine can't be imported: {first_line(error)}"
+    te.prepare()
     importlib.import_module("jax")
 
 
