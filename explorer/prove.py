@@ -145,7 +145,7 @@ def _known_here(path: str | os.PathLike[str], here: Device) -> dict[Key, Record]
 def compile_ahead(
     cells: Sequence[Cell], here: Device, threads: int | None = None, cancelled: Callable[[], bool] = measure.never
 ) -> None:
-    """Fill the cache of compiled programs, several at once. What fails here fails again, and is told, in its own turn."""
+    """Fill the cache of compiled programs, several at once. What fails here fails again, in its turn, and is told."""
     wanted = [cell for cell in cells if backends.BACKENDS[cell[0]].why_not(cell[1], here) is None]
 
     def compile_one(cell: Cell) -> None:

@@ -24,12 +24,16 @@ def window(text: str) -> tuple[int, int]:
     return left, right
 
 
-def add_shape(parser: argparse.ArgumentParser, *, dtype: str = "float32") -> None:
-    """--preset and one option per field; what is not given comes from the preset (lab by default)."""
+def add_shape(parser: argparse.ArgumentParser, *, dtype: str = "float32", without: tuple[str, ...] = ()) -> None:
+    """--preset and one option per field; what is not given comes from the preset (lab by default).
+
+    without: sizes for which the command has an option of its own.
+    """
     group = parser.add_argument_group("shape", "lengths take k for 1,024; kv_len follows q_len, kv_heads follows heads")
     group.add_argument("--preset", default="lab", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
     for name in ("batch", "q-len", "kv-len", "heads", "kv-heads", "head-dim"):
-        group.add_argument(f"--{name}", type=length, metavar="N")
+        if name not in without:
+            group.add_argument(f"--{name}", type=length, metavar="N")
     group.add_argument("--dtype", metavar="DTYPE", help=f"{', '.join(DTYPES)} (default {dtype})")
     group.add_argument("--causal", action="store_true", default=None)
     group.add_argument("--backward", action="store_true", default=None, help="the gradients of q, k and v as well")

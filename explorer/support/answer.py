@@ -6,13 +6,14 @@ the GPU at hand, or recorded on it). Nothing is asked here: what a check or a ru
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from explorer import cost
 from explorer.device import CAPABILITIES, Device
 from explorer.problem import DTYPES, Problem
-from explorer.support.rules import Rule, broken, unfused, why_not
+from explorer.support.rules import Rule, broken, unfused
 
 LIBRARY_SAID_NO = "the rules said yes, the library said no"
 WIDEST_ASKED = 1024  # no backend's limit lies beyond it
@@ -88,9 +89,11 @@ class Neighbour:
 
     def __str__(self) -> str:
         ratio = self.flops_ratio
-        work = "" if ratio is None or ratio == 1 else f" ({ratio - 1:+.0%} work)"
+        work = "" if ratio is None or ratio == 1 else f" ({100 * (ratio - 1):+.2g} % work)"
         more = "" if not self.together else f", with {', '.join(f'{k} {v}' for k, v in self.together.items())}"
-        return f"{self.axis} {self.value}: {self.how}{work}{more}"
+        ms, clock = (self.device_ms, "device") if self.device_ms is not None else (self.wall_ms, "wall")
+        took = "" if ms is None else f"; {ms:.3g} ms on the {clock} clock"
+        return f"{self.axis} {self.value}: {self.how}{work}{more}{took}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,9 +161,15 @@ def documented(backend: str, problem: Problem, device: Device) -> tuple[bool, st
 
 
 def answer(
-    backend: str, problem: Problem, device: Device, *, check: Check | None = None, proof: Proof | None = None
+    backend: str,
+    problem: Problem,
+    device: Device,
+    *,
+    check: Check | None = None,
+    proof: Proof | None = None,
+    others: Callable[[str, Problem, Device], Proof | None] | None = None,
 ) -> Answer:
-    """The answer by rule, or by the strongest witness given."""
+    """The answer by rule, or by the strongest witness given. others: proofs of the neighbours, for their times."""
     refusing = broken(backend, problem, device)
     by_rule = refusing[0].sentence(problem, device) if refusing else None
     supported, witness, reason = not refusing, "rule", by_rule
@@ -230,7 +239,7 @@ def answer(
         reason=reason,
         fused=fused,
         headline=headline,
-        nearest=nearest(backend, problem, device) if refusing or fused is False else (),
+        nearest=nearest(backend, problem, device, others) if refusing or fused is False else (),
         sources=sources,
         witnesses=_witnesses(backend, by_rule or slower, by_rule is None, vendor, check, proof, device),
         proof=proof,
@@ -278,7 +287,12 @@ def _witnesses(
     return tuple(found)
 
 
-def nearest(backend: str, problem: Problem, device: Device) -> tuple[Neighbour, ...]:
+def nearest(
+    backend: str,
+    problem: Problem,
+    device: Device,
+    others: Callable[[str, Problem, Device], Proof | None] | None = None,
+) -> tuple[Neighbour, ...]:
     """The nearest accepted values on each axis of the broken rules; where several are broken, what else must change."""
 
     def rules(p: Problem) -> tuple[Rule, ...]:
@@ -287,12 +301,18 @@ def nearest(backend: str, problem: Problem, device: Device) -> tuple[Neighbour, 
     wrong = rules(problem)
     axes = dict.fromkeys(rule.axis for rule in wrong if rule.axis)
     if "capability" in axes:
-        found = _capability(backend, problem)
-        return () if found is None else (found,)
+        newer = _newer(backend, problem)
+        if newer is None:
+            return ()
+        _, changes = _mended(backend, problem, newer, [a for a in axes if a != "capability"])
+        text = newer.capability_text or ""
+        how = f"a GPU of compute capability {text} or later"
+        return (Neighbour(axis="capability", value=text, how=how, together=changes or None),)
     found: list[Neighbour] = []
     for axis in axes:
         elsewhere, changes = _mended(backend, problem, device, [a for a in axes if a != axis])
         for candidate, how in _candidates(axis, elsewhere, [r for r in wrong if r.axis == axis], rules):
+            proof = others(backend, candidate, device) if others else None
             found.append(
                 Neighbour(
                     axis=axis,
@@ -302,6 +322,8 @@ def nearest(backend: str, problem: Problem, device: Device) -> tuple[Neighbour, 
                     bytes_ratio=cost.min_bytes(candidate) / cost.min_bytes(problem),
                     together=changes or None,
                     problem=candidate,
+                    wall_ms=proof.wall_ms if proof else None,
+                    device_ms=proof.device_ms if proof else None,
                 )
             )
     return tuple(found)
@@ -357,7 +379,7 @@ def _candidates(axis: str, p: Problem, wrong: list[Rule], rules: Any) -> list[tu
         )
         found = [(up, padded)]
         if down.q_len <= p.q_len and down.kv_len <= p.kv_len:
-            found.append((down, f"{p.q_len - down.q_len} queries and {p.kv_len - down.kv_len} keys fewer"))
+            found.append((down, f"fewer tokens: {p.q_len - down.q_len} off q_len, {p.kv_len - down.kv_len} off kv_len"))
         return [(q, how) for q, how in found if not rules(q)]
     if axis == "window":
         q = p.but(window=None, kv_valid=None)
@@ -365,11 +387,11 @@ def _candidates(axis: str, p: Problem, wrong: list[Rule], rules: Any) -> list[tu
     raise ValueError(f"no way is known to change {axis}")
 
 
-def _capability(backend: str, problem: Problem) -> Neighbour | None:
-    """The oldest GPU that would do."""
+def _newer(backend: str, problem: Problem) -> Device | None:
+    """The oldest GPU that breaks no rule about GPUs."""
     for capability in CAPABILITIES:
         gpu = Device(platform="gpu", name="", capability=capability, is_here=False)
-        if why_not(backend, problem, gpu) is None and unfused(backend, problem, gpu) is None:
-            text = gpu.capability_text or ""
-            return Neighbour(axis="capability", value=text, how=f"a GPU of compute capability {text} or later")
+        every = broken(backend, problem, gpu) + broken(backend, problem, gpu, "unfused")
+        if not any(rule.axis == "capability" for rule in every):
+            return gpu
     return None
