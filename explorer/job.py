@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 State = Literal["waiting", "running", "done", "failed", "cancelled", "timed_out", "replaced"]
 OVER: frozenset[State] = frozenset({"done", "failed", "cancelled", "timed_out", "replaced"})
-Progress = tuple[float, float, str]
+Progress = tuple[float | int, float | int, str]
 
 
 class Priority(enum.IntEnum):
@@ -31,6 +31,7 @@ class Loss:
     call: Call
     state: State
     error: str
+    error_type: str
     item: Any
     results: tuple[Any, ...]
 
@@ -83,7 +84,7 @@ class Job:
         *,
         visitor: str,
         priority: Priority,
-        limit_s: float,
+        limit_s: float | int,
         slot: str,
         label: str,
         lost: Callable[[Loss], Iterable[Any]] | None,
@@ -97,7 +98,8 @@ class Job:
         self.state: State = "waiting"
         self.error: str | None = None
         self.error_type: str | None = None
-        self.worker: str | None = None  # a sweep's points stay on it
+        self.worker: str | None = None
+        self.home: str | None = None  # of a sweep: where its points run
         self.created = time.time()
         self.started: float | None = None
         self.finished: float | None = None
@@ -145,7 +147,7 @@ class Job:
         return self.point.item
 
     @property
-    def remaining_s(self) -> float | None:
+    def remaining_s(self) -> float | int | None:
         """By the pace so far; None before anything can be said."""
         if self.is_over:
             return 0.0
@@ -161,13 +163,13 @@ class Job:
         """At once if it waits; a running one ends between samples, and keeps what it has."""
         self._stop(self, "cancelled")
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self, timeout: float | int | None = None) -> bool:
         """Whether it is over, at the latest after so many seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self.is_over, timeout)
 
-    def wait_change(self, version: int, timeout: float | None = None) -> int:
-        """Returns the version as soon as it differs from the given one (a result, progress, an end), or at the timeout."""
+    def wait_change(self, version: int, timeout: float | int | None = None) -> int:
+        """The version, as soon as it is another than the given one (a result, progress, an end), or at the timeout."""
         with self._changed:
             self._changed.wait_for(lambda: self.version != version, timeout)
             return self.version

@@ -1,4 +1,4 @@
-"""The worker: the only process that imports JAX, one per GPU. `python -m explorer.worker ADDRESS` runs one under a nanny."""
+"""The worker: the only process that imports JAX, one per GPU. `python -m explorer.worker ADDRESS` runs one."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def first_line(error: BaseException) -> str:
 
 
 def dask_setup(worker: Worker) -> None:
-    """Dask calls this when the module is given as --preload: load the libraries meanwhile, so that a first run is quick."""
+    """Dask calls this as the module is its preload: the libraries load meanwhile, so that a first run is quick."""
     global _loading
     worker.startup_information["explorer"] = facts
     if os.environ.get("EXPLORER_LOAD_LIBRARIES") != "0":
@@ -127,7 +127,7 @@ def cancel(turn: str) -> None:
 
 
 def kill(dask_worker: Nanny) -> None:
-    """Called in the nanny: a kernel can't be interrupted, so the worker goes, and its children; the nanny starts another."""
+    """Called in the nanny: a kernel can't be interrupted, so the worker goes; the nanny starts another."""
     import psutil
 
     if dask_worker.pid is not None:
@@ -165,7 +165,7 @@ class Turn:
         send = self.worker.scheduler.log_event(topic=self.topic, msg=self._message(kind, content))
         asyncio.run_coroutine_threadsafe(send, self.worker.loop.asyncio_loop).result()  # pyright: ignore
 
-    def tell_result(self, value: object) -> None:
+    def result(self, value: object) -> bytes:
         try:
             content = pickle.dumps(value, protocol=5)
         except Exception as error:
@@ -174,10 +174,9 @@ class Turn:
                 f"a result must be plain data that can be sent, got {kind} ({first_line(error)})"
             ) from error
         if len(content) > MOST_RESULT_BYTES:
-            raise ValueError(
-                f"a result may have {MOST_RESULT_BYTES // 2**20} MiB at most, got {len(content) / 2**20:.0f} MiB; send a part"
-            )
-        self.tell_surely("result", value=content)
+            most, got = MOST_RESULT_BYTES // 2**20, len(content) / 2**20
+            raise ValueError(f"a result may have {most} MiB at most, got {got:.0f} MiB; send a part")
+        return content
 
     def report(self, done: float, total: float, text: str = "", item: object = None) -> None:
         """Progress; item says what is under way, and is known even if the next call kills the process."""
@@ -195,20 +194,20 @@ class Turn:
             self.was_told = True
         return self.was_told
 
-    def run(self, payload: bytes) -> None:
+    def run(self, payload: bytes) -> dict[str, bytes]:
+        """Tells what a generator yields as it comes; the value of a function goes with the end."""
         function, kwargs = pickle.loads(payload)
         wanted = inspect.signature(function).parameters
         offered = {"report": self.report, "cancelled": self.cancelled}
         kwargs = {name: value for name, value in offered.items() if name in wanted} | kwargs
         if not inspect.isgeneratorfunction(function):
-            self.tell_result(function(**kwargs))
-            return
-        results = function(**kwargs)
-        with contextlib.closing(results):
+            return {"value": self.result(function(**kwargs))}
+        with contextlib.closing(function(**kwargs)) as results:
             for value in results:
-                self.tell_result(value)
+                self.tell_surely("result", value=self.result(value))
                 if self.cancelled():
-                    return
+                    break
+        return {}
 
 
 def perform(topic: str, turn: str, payload: bytes) -> None:
@@ -222,9 +221,9 @@ def perform(topic: str, turn: str, payload: bytes) -> None:
         if call.cancelled():
             call.tell("ended", state="cancelled")
             return
-        call.tell_surely("started")
-        call.run(payload)
-        call.tell("ended", state="cancelled" if call.was_told else "done")
+        call.tell_surely("begun")
+        value = call.run(payload)
+        call.tell("ended", state="cancelled" if call.was_told else "done", **value)
     except BaseException as error:  # noqa: BLE001  SystemExit must not take Dask's thread along
         sentence = str(error) if isinstance(error, ValueError) and str(error) else first_line(error)
         call.tell(
@@ -286,7 +285,7 @@ async def _run(options: argparse.Namespace) -> None:
         nthreads=1,
         name=options.name,
         host=options.host,
-        memory_limit=None,
+        memory_limit="0",  # none: it would pause or kill a worker in the middle of a measurement
         preload=["explorer.worker"],
         security=security(),
         dashboard_address="127.0.0.1:0",
