@@ -58,6 +58,8 @@ MENU = {
     ),
 }
 
+SIDEBAR_PIXELS = 330  # the three dtypes fit side by side
+
 _running = threading.local()
 
 
@@ -95,7 +97,7 @@ def page(file: str) -> str:
 
 def _frame() -> StreamlitPage:
     """Page icon and menu. Without an icon set before, the browser fetches the menu entry's from a font host."""
-    st.set_page_config(page_icon=str(ROOT / "static" / "mark.png"), layout="wide")
+    st.set_page_config(page_icon=str(ROOT / "static" / "mark.png"), layout="wide", initial_sidebar_state=SIDEBAR_PIXELS)
     return st.navigation(_pages(), position="top")
 
 

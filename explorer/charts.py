@@ -1,0 +1,252 @@
+"""Charts: tables in, Altair charts out; one colour and one shape per backend, in light and dark. No I/O."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import altair as alt
+import numpy as np
+
+from explorer.backends import BACKENDS
+
+Row = Mapping[str, Any]
+Clock = Literal["wall_ms", "device_ms"]
+Mode = Literal["light", "dark"]
+
+CLOCKS: dict[Clock, str] = {"wall_ms": "wall clock", "device_ms": "device clock"}
+MISSING = "—"
+ORDER = tuple(BACKENDS)
+# As chartCategoricalColors in .streamlit/config.toml, which the app's charts follow: one per backend, in order.
+COLOURS: dict[Mode, tuple[str, ...]] = {
+    "light": ("#6B7280", "#0E7C86", "#2563C9", "#4D7C0F", "#B45309", "#7C3AED", "#BE2A73"),
+    "dark": ("#9AA5B1", "#4FD1C5", "#6EA8FE", "#A3D14B", "#F2A65A", "#B794F6", "#F48FB8"),
+}
+# A second sign beside the colour, for eyes that don't tell colours apart: Vega's shape and the same as a character.
+SHAPES = ("circle", "triangle-down", "square", "diamond", "triangle-up", "cross", "triangle-right")
+SIGNS = ("●", "▼", "■", "◆", "▲", "✚", "▶")
+# Pictures carry their own colours, the same in both modes: blue and orange keep apart without colour vision.
+DIVERGING = ("#7A3E06", "#B8671A", "#E3A868", "#F6E0C6", "#FFFFFF", "#CFE1F3", "#7FB0DD", "#2F74B5", "#133F75")
+SEQUENTIAL = ("#F7FBFA", "#CDE9E4", "#8CCBC4", "#479F9A", "#156F6B", "#04393C")
+NOT_FINITE = "#BE2A73"
+NEUTRAL = "#7D8890"  # lines and figures that must show on light and on dark
+LARGEST_CELLS = 64  # a side; beyond it, one mark a cell is slow, and a picture is sent instead
+
+
+def colour(backend: str, mode: Mode = "light") -> str:
+    return COLOURS[mode][ORDER.index(backend)]
+
+
+def sign(backend: str) -> str:
+    return SIGNS[ORDER.index(backend)]
+
+
+def label(backend: str) -> str:
+    return BACKENDS[backend].label
+
+
+def ms(value: float | None) -> str:
+    """A time for a sentence, three digits, in the unit that fits: 0.0065 is 6.50 µs."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    for factor, unit, below in ((1e3, "µs", 0.1), (1, "ms", 1e3), (1e-3, "s", math.inf)):
+        if value < below:
+            scaled = value * factor
+            digits = max(0, 2 - math.floor(math.log10(scaled))) if scaled > 0 else 0
+            return f"{scaled:.{digits}f} {unit}"
+    return MISSING
+
+
+def number(value: float | None) -> str:
+    """Three digits, or that there is none."""
+    return MISSING if value is None or not math.isfinite(value) else f"{value:.3g}"
+
+
+def present(rows: Iterable[Row]) -> list[str]:
+    """The backends that occur, in the registry's order."""
+    found = {row["backend"] for row in rows}
+    return [name for name in ORDER if name in found]
+
+
+def backend_colour(rows: Iterable[Row], *, field: str = "backend", legend: bool = True) -> alt.Color:
+    """The backend's own colour, from the theme's palette, so that it follows light and dark by itself."""
+    shown = alt.Legend(title=None, values=present(rows), orient="top", labelExpr=_label_expr()) if legend else None
+    return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(ORDER)), legend=shown)
+
+
+def backend_shape(rows: Iterable[Row], *, field: str = "backend", legend: bool = True) -> alt.Shape:
+    shown = alt.Legend(title=None, values=present(rows), orient="top", labelExpr=_label_expr()) if legend else None
+    return alt.Shape(f"{field}:N", scale=alt.Scale(domain=list(ORDER), range=list(SHAPES)), legend=shown)
+
+
+def _label_expr() -> str:
+    return "{" + ",".join(f"'{name}':'{label(name)}'" for name in ORDER) + "}[datum.label] || datum.label"
+
+
+def bars(rows: Sequence[Row], clock: Clock = "wall_ms") -> alt.LayerChart:
+    """A bar a backend: median, whisker from p10 to p90, the figure at its end. Rows without a time are left out."""
+    lower, upper = clock.replace("_ms", "_p10_ms"), clock.replace("_ms", "_p90_ms")
+    kept = [
+        {
+            "backend": row["backend"],
+            "name": label(row["backend"]),
+            "dtype": row["dtype"],
+            "ms": row[clock],
+            "p10": row[lower],
+            "p90": row[upper],
+            "text": ms(row[clock]),
+            "samples": row[clock.replace("_ms", "_samples")],
+        }
+        for row in rows
+        if row[clock] is not None
+    ]
+    base = alt.Chart(alt.Data(values=kept)).encode(
+        y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=220, ticks=False, domain=False)),
+        tooltip=[
+            alt.Tooltip("name:N", title="backend"),
+            alt.Tooltip("dtype:N"),
+            alt.Tooltip("ms:Q", title="median, ms", format=".4g"),
+            alt.Tooltip("p10:Q", title="p10, ms", format=".4g"),
+            alt.Tooltip("p90:Q", title="p90, ms", format=".4g"),
+            alt.Tooltip("samples:Q", title="samples"),
+        ],
+    )
+    x = alt.X("ms:Q", title=f"ms a call, {CLOCKS[clock]} (shorter is better)", scale=alt.Scale(zero=True, nice=True))
+    bar = base.mark_bar(height={"band": 0.55}, cornerRadiusEnd=2).encode(x=x, color=backend_colour(kept, legend=False))
+    whisker = base.mark_rule(strokeWidth=1.5).encode(x="p10:Q", x2="p90:Q", color=alt.value(NEUTRAL))
+    figure = base.mark_text(align="left", dx=8, fontWeight=600).encode(
+        x="end:Q", text="text:N", color=alt.value(NEUTRAL)
+    )
+    figure = figure.transform_calculate(end="max(datum.ms, datum.p90)")
+    return alt.layer(bar, whisker, figure).properties(height=alt.Step(44))
+
+
+def heatmap(
+    array: np.ndarray,
+    *,
+    rows: str,
+    columns: str,
+    title: str = "",
+    palette: Literal["diverging", "sequential"] = "diverging",
+    limit: float | None = None,
+    legend: str = "value",
+    height: int = 300,
+    row_start: int = 0,
+    column_start: int = 0,
+) -> alt.LayerChart | alt.Chart:
+    """A (rows, columns) array with its axes and a legend: marks with figures up to 64 a side, a picture beyond.
+
+    diverging runs from -limit to limit, sequential from 0 to limit; limit is the largest |value| unless given.
+    What is not finite has a colour that stands on no scale.
+    """
+    largest = _largest(array) if limit is None else limit
+    domain = (-largest, largest) if palette == "diverging" else (0.0, largest)
+    colours = DIVERGING if palette == "diverging" else SEQUENTIAL
+    scale = alt.Scale(domain=list(domain), range=list(colours), interpolate="rgb", clamp=True)
+    colour_axis = alt.Legend(title=legend, orient="right", gradientLength=max(80, height - 60), format=".2~g")
+    n, m = array.shape
+    y_scale = alt.Scale(domain=[row_start, row_start + n], reverse=True, nice=False)
+    x_scale = alt.Scale(domain=[column_start, column_start + m], nice=False)
+    x_axis = alt.Axis(title=columns, grid=False, tickMinStep=1, format="d")
+    y_axis = alt.Axis(title=rows, grid=False, tickMinStep=1, format="d")
+    shape: dict[str, Any] = {"height": height} | ({"title": alt.Title(title, anchor="start")} if title else {})
+    if max(n, m) > LARGEST_CELLS:
+        frame = [{"x": column_start, "y": row_start, "value": domain[0], "picture": picture(array, domain, colours)}]
+        base = alt.Chart(alt.Data(values=frame))
+        image = base.mark_image(
+            align="left", baseline="top", aspect=False, width=alt.ExprRef("width"), height=alt.ExprRef("height")
+        ).encode(
+            x=alt.X("x:Q", scale=x_scale, axis=x_axis), y=alt.Y("y:Q", scale=y_scale, axis=y_axis), url="picture:N"
+        )
+        scale_only = base.mark_point(opacity=0).encode(
+            x="x:Q", y="y:Q", color=alt.Color("value:Q", scale=scale, legend=colour_axis)
+        )
+        return alt.layer(image, scale_only).properties(**shape)
+    i, j = np.indices(array.shape)
+    cells = [
+        {"r": int(r), "c": int(c), "v": float(f"{v:.4g}") if np.isfinite(v) else str(v)}
+        for r, c, v in zip((i + row_start).flat, (j + column_start).flat, array.flat, strict=True)
+    ]  # fmt: skip
+    return (
+        alt.Chart(alt.Data(values=cells))
+        .transform_calculate(r2="datum.r + 1", c2="datum.c + 1", value="isNumber(datum.v) ? datum.v : null")
+        .mark_rect(invalid="show")
+        .encode(
+            x=alt.X("c:Q", scale=x_scale, axis=x_axis),
+            x2="c2:Q",
+            y=alt.Y("r:Q", scale=y_scale, axis=y_axis),
+            y2="r2:Q",
+            color=alt.condition(
+                "isNumber(datum.v)",
+                alt.Color("value:Q", scale=scale, legend=colour_axis),
+                alt.value(NOT_FINITE),
+            ),
+            tooltip=[
+                alt.Tooltip("r:Q", title=rows),
+                alt.Tooltip("c:Q", title=columns),
+                alt.Tooltip("v:N", title=legend),
+            ],
+        )
+        .properties(**shape)
+    )
+
+
+def _largest(array: np.ndarray) -> float:
+    finite = np.abs(array[np.isfinite(array)])
+    return float(finite.max()) if finite.size and finite.max() > 0 else 1.0
+
+
+def picture(array: np.ndarray, domain: tuple[float, float], colours: Sequence[str], least_side: int = 512) -> str:
+    """The array as a PNG in a data: URL, a pixel or a square of pixels a cell, so that no browser blurs it."""
+    from PIL import Image
+
+    low, high = domain
+    finite = np.isfinite(array)
+    place = np.zeros(array.shape)
+    np.divide(array - low, high - low, out=place, where=finite)
+    index = np.where(finite, np.rint(np.clip(place, 0, 1) * 254), 255).astype(np.uint8)
+    factor = max(1, -(-least_side // max(array.shape)))
+    image = Image.fromarray(np.kron(index, np.ones((factor, factor), np.uint8)), mode="P")
+    stops = np.array([[int(c[k : k + 2], 16) for k in (1, 3, 5)] for c in colours], float)
+    levels = np.linspace(0, len(colours) - 1, 255)
+    table = np.stack([np.interp(levels, np.arange(len(colours)), stops[:, k]) for k in range(3)], axis=1)
+    last = [int(NOT_FINITE[k : k + 2], 16) for k in (1, 3, 5)]
+    image.putpalette([*np.rint(table).astype(int).ravel().tolist(), *last])
+    out = io.BytesIO()
+    image.save(out, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+
+
+def say_bars(rows: Sequence[Row], clock: Clock = "wall_ms") -> str:
+    """The bars in words, fastest first."""
+    timed = sorted((row for row in rows if row[clock] is not None), key=lambda row: row[clock])
+    others = [label(row["backend"]) for row in rows if row[clock] is None]
+    said = ", ".join(f"{label(row['backend'])} {ms(row[clock])}" for row in timed) or "no backend has a time"
+    return f"Time of one call, {CLOCKS[clock]}: {said}" + (f"; without a time: {', '.join(others)}" if others else "")
+
+
+def say_heatmap(array: np.ndarray, *, what: str, rows: str, columns: str) -> str:
+    """A heatmap in words: what, its shape, its range, and where its largest value stands."""
+    finite = np.isfinite(array)
+    if not finite.any():
+        return f"{what}: {array.shape[0]} {rows} by {array.shape[1]} {columns}, no finite value"
+    size = np.where(finite, np.abs(array), -1.0)
+    r, c = np.unravel_index(int(size.argmax()), array.shape)
+    bad = int((~finite).sum())
+    return (
+        f"{what}: {array.shape[0]} {rows} by {array.shape[1]} {columns}, from {array[finite].min():.3g} to "
+        f"{array[finite].max():.3g}, the largest in size at row {r}, column {c}"
+        + (f"; {bad} values are not finite" if bad else "")
+    )
+
+
+def say_difference(off: np.ndarray) -> str:
+    """The largest difference and where it stands, in words."""
+    finite = np.isfinite(off)
+    if not finite.all():
+        return f"{int((~finite).sum())} differences are not finite"
+    r, c = np.unravel_index(int(np.abs(off).argmax()), off.shape)
+    return f"largest difference {np.abs(off).max():.3g} (row {r}, column {c}), mean {np.abs(off).mean():.3g}"
