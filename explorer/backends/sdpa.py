@@ -13,7 +13,7 @@ def attend(q: Any, k: Any, v: Any, *, mask: Mask, implementation: str | None) ->
     import jax.numpy as jnp
 
     lengths = None if mask.kv_valid is None else jnp.full((q.shape[0],), mask.kv_valid, jnp.int32)
-    return jax.nn.dot_product_attention(
+    return jax.nn.dot_product_attention(  # pyright: ignore[reportCallIssue] - a plain str names the implementation
         q,
         k,
         v,
