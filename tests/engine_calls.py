@@ -131,6 +131,5 @@ def process() -> dict[str, Any]:
     return {
         "modules": sorted(name for name in sys.modules if "." not in name),
         "environment": dict(os.environ),
-        "main": getattr(sys.modules["__main__"], "__file__", None),
         "threads": [thread.name for thread in threading.enumerate()],
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import importlib.util
@@ -10,12 +9,10 @@ import inspect
 import os
 import pickle
 import signal
-import sys
 import threading
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,8 +107,18 @@ def dask_setup(worker: Worker) -> None:
     global _loading
     worker.startup_information["explorer"] = facts
     if os.environ.get("EXPLORER_LOAD_LIBRARIES") != "0":
-        _loading = threading.Thread(target=load_libraries, name="load-libraries", daemon=True)
+        _loading = threading.Thread(target=_load_and_prove, name="load-libraries", daemon=True)
         _loading.start()
+
+
+def _load_and_prove() -> None:
+    """With EXPLORER_READY_FILE, the file appears once a kernel has run here: the device and its libraries work."""
+    load_libraries()
+    if path := os.environ.get("EXPLORER_READY_FILE"):
+        import jax
+
+        jax.block_until_ready(jax.numpy.ones(8) + 1)
+        Path(path).touch()
 
 
 def facts(worker: Worker) -> dict[str, Any]:
@@ -235,68 +242,3 @@ def perform(topic: str, turn: str, payload: bytes) -> None:
         )
     finally:
         _to_cancel.pop(turn, None)
-
-
-# --- the command
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m explorer.worker", description=__doc__)
-    parser.add_argument("address", help="of the Dask scheduler; - reads it from stdin, and ends when stdin does")
-    parser.add_argument("--name", help="kept when the nanny restarts the worker; sweeps are pinned to it")
-    parser.add_argument("--host", help="address to listen on; default: the one that reaches the scheduler")
-    parser.epilog = "EXPLORER_LOAD_LIBRARIES=0 in the environment: don't import JAX ahead."
-    options = parser.parse_args(arguments)
-    set_environment()
-    quiet_dask()
-    if options.address == FROM_STDIN:
-        import distributed  # noqa: F401  while the scheduler starts
-
-        options.address = sys.stdin.readline().strip()
-        threading.Thread(target=_end_with_stdin, daemon=True).start()
-        if not options.address:
-            return 1
-    asyncio.run(_run(options))
-    return 0
-
-
-def _end_with_stdin() -> None:
-    """The parent is gone, however it ended. start_new_session made us a group of our own: nothing of it stays."""
-    sys.stdin.read()
-    os.killpg(0, signal.SIGKILL)
-
-
-async def _run(options: argparse.Namespace) -> None:
-    import dask.config
-    from distributed import Nanny
-
-    dask.config.set(
-        {
-            # Samples the running thread's stack every 10 ms: it would disturb the clock.
-            "distributed.worker.profile.enabled": False,
-            "distributed.diagnostics.nvml": False,
-            "distributed.worker.http.routes": [],
-            # Dask's default holds NumPy to one thread: the float64 reference would take twice as long, or more.
-            "distributed.nanny.pre-spawn-environ": {"MALLOC_TRIM_THRESHOLD_": 65536},
-        }
-    )
-    nanny = Nanny(
-        options.address,
-        nthreads=1,
-        name=options.name,
-        host=options.host,
-        memory_limit="0",  # none: it would pause or kill a worker in the middle of a measurement
-        preload=["explorer.worker"],
-        security=security(),
-        dashboard_address="127.0.0.1:0",
-    )
-    loop = asyncio.get_running_loop()
-    ending: Callable[[], object] = lambda: asyncio.ensure_future(nanny.close(reason="signal"))  # noqa: E731
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ending)
-    async with nanny:
-        await nanny.finished()
-
-
-if __name__ == "__main__":
-    sys.exit(main())
