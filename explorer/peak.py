@@ -1,0 +1,291 @@
+"""Peak: the memory that one call really takes, measured in a fresh process that may die of it.
+
+`python -m explorer.peak` is that process: it reads a task from stdin, ends when stdin does, and prints what it found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from explorer import cost, memory
+from explorer.problem import Problem
+
+LIMIT_S = 120.0
+ANSWER = "explorer-peak:"  # libraries print to stdout too
+OUTCOMES = ("fits", "out_of_memory", "died", "timed_out", "refused", "failed")
+TOGETHER = 4  # child processes at once: nothing is timed in them
+STEP = 64  # lengths are looked for in multiples of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """What the child process found. peak_bytes: inputs, outputs and working memory at their highest, if it fits.
+
+    On a GPU by JAX's allocator, on a CPU by the process's resident memory (limit_bytes bounds it there).
+    """
+
+    problem: Problem
+    backend: str
+    outcome: str
+    peak_bytes: int | None = None
+    formula_bytes: int | None = None
+    compiler_bytes: int | None = None
+    limit_bytes: int | None = None
+    reason: str | None = None
+
+
+def formula(backend: str, p: Problem) -> int:
+    """Inputs, outputs and the working memory by formula: what peak_bytes should be."""
+    return cost.input_bytes(p) + cost.output_bytes(p) + cost.formula_bytes(backend, p)
+
+
+def measure(
+    problem: Problem,
+    backend: str,
+    *,
+    limit_bytes: int | None = None,
+    extra_bytes: int = 0,
+    limit_s: float = LIMIT_S,
+) -> Peak:
+    """Run once in a fresh process. extra_bytes are allocated beside it, to prove that the measurement sees them."""
+    task = {"problem": problem.to_json(), "backend": backend, "limit_bytes": limit_bytes, "extra_bytes": extra_bytes}
+    environment = {
+        **os.environ,
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95",
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]).strip(":"),
+    }
+    child = subprocess.Popen(
+        [sys.executable, "-m", "explorer.peak"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    known: dict[str, Any] = {
+        "problem": problem, "backend": backend, "formula_bytes": formula(backend, problem), "limit_bytes": limit_bytes
+    }  # fmt: skip
+    assert child.stdin is not None
+    assert child.stdout is not None
+    assert child.stderr is not None
+    try:
+        timer = threading.Timer(limit_s, child.kill)
+        timer.start()
+        complaints: list[str] = []
+        reader = threading.Thread(target=lambda: complaints.extend(child.stderr or ()), daemon=True)
+        reader.start()
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.write(json.dumps(task) + "\n")
+            child.stdin.flush()
+        answers = [line[len(ANSWER) :] for line in child.stdout if line.startswith(ANSWER)]
+        code = child.wait()
+        has_time = timer.is_alive()
+        timer.cancel()
+        reader.join(timeout=1)
+    finally:
+        child.kill()
+        child.wait()
+        for pipe in (child.stdin, child.stdout, child.stderr):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+    if answers:
+        return Peak(**known | json.loads(answers[-1]))
+    if not has_time:
+        return Peak(**known, outcome="timed_out", reason=f"the process was not done after {limit_s:g} s and was ended")
+    last = next((line.strip() for line in reversed(complaints) if line.strip()), "it said nothing")
+    return Peak(**known, outcome="died", reason=f"the process died (exit code {code}): {last[:300]}")
+
+
+def measure_many(
+    tasks: Sequence[tuple[dict[str, Any], str]],
+    *,
+    limit_bytes: int | None = None,
+    report: Callable[..., None] = lambda done, total, text="": None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Iterator[Peak]:
+    """Several (problem, backend), a few processes at a time; in order. Skips those that by formula can't fit."""
+    tasks = [(Problem.from_json(problem), backend) for problem, backend in tasks]
+    with ThreadPoolExecutor(min(TOGETHER, os.cpu_count() or 1)) as pool:
+        waiting = [pool.submit(measure, problem, backend, limit_bytes=limit_bytes) for problem, backend in tasks]
+        for done, future in enumerate(waiting):
+            report(done, len(waiting), f"{tasks[done][1]} {tasks[done][0]}, a process of its own")
+            yield future.result()
+            if cancelled():
+                pool.shutdown(wait=False, cancel_futures=True)
+                return
+        report(len(waiting), len(waiting), "done")
+
+
+def longest(backend: str, p: Problem, room_bytes: int) -> int:
+    """The longest q_len = kv_len, a multiple of STEP, that by formula fits the room; 0 if none does."""
+    low, high = 0, 1
+    while _need(backend, p, high * STEP) <= room_bytes:
+        low, high = high, 2 * high
+        if high * STEP > 2**30:
+            break
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _need(backend, p, middle * STEP) <= room_bytes else (low, middle)
+    return low * STEP
+
+
+def _need(backend: str, p: Problem, length: int) -> int:
+    return formula(backend, p.but(q_len=length, kv_len=length))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """The first length at which a backend no longer fits: computed; and what happened at both sides of it."""
+
+    backend: str
+    problem: Problem
+    room_bytes: int
+    fits_q_len: int
+    first_misfit_q_len: int
+    proof: tuple[Peak, ...] = ()
+
+
+def edge(backend: str, p: Problem, room_bytes: int) -> Edge:
+    """By formula: the longest that fits MARGIN of the room, and the first that needs more than all of it."""
+    return Edge(
+        backend=backend,
+        problem=p,
+        room_bytes=room_bytes,
+        fits_q_len=longest(backend, p, int(memory.MARGIN * room_bytes)),
+        first_misfit_q_len=longest(backend, p, room_bytes) + STEP,
+    )
+
+
+def prove(
+    problem: dict[str, Any],
+    backend: str,
+    *,
+    limit_bytes: int | None = None,
+    report: Callable[..., None] = lambda done, total, text="": None,
+) -> Edge:
+    """Run both sides of the edge, each in a process that may die."""
+    p = Problem.from_json(problem)
+    room = limit_bytes if limit_bytes is not None else child_room()
+    found = edge(backend, p, room)
+    proof = []
+    for done, length in enumerate((found.fits_q_len, found.first_misfit_q_len)):
+        report(done, 2, f"{backend} at T={length}")
+        if length:
+            proof.append(measure(p.but(q_len=length, kv_len=length), backend, limit_bytes=limit_bytes))
+    return Edge(**{name: getattr(found, name) for name in Edge.__slots__ if name != "proof"}, proof=tuple(proof))
+
+
+CPU_ROOM_BYTES = 2 * 2**30  # a proof on a CPU must not drive the machine into swap, so it has a limit of its own
+
+
+def child_room() -> int:
+    """What a child process may allocate here: the GPU's free memory (the child's share of it), or CPU_ROOM_BYTES."""
+    import jax
+
+    if jax.devices()[0].platform != "gpu":
+        return min(CPU_ROOM_BYTES, memory.host_free_bytes() // 2)
+    import pynvml
+
+    from explorer.sensors import nvml_handle
+
+    free = int(pynvml.nvmlDeviceGetMemoryInfo(nvml_handle()).free)
+    return free - CONTEXT_BYTES
+
+
+CONTEXT_BYTES = 2**30  # a CUDA context with cuDNN and cuBLAS loaded, and the fraction that JAX leaves alone
+
+
+# --- in the child process
+
+
+def resident_bytes(name: str) -> int:
+    """VmRSS or VmHWM (its highest value) of this process."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"/proc/self/status has no {name}")
+
+
+def run(task: dict[str, Any]) -> dict[str, Any]:
+    """Compile, put the inputs on the device, call once, and read the highest memory use."""
+    import jax
+    import jax.numpy as jnp
+
+    from explorer import device, measure
+
+    problem, name = Problem.from_json(task["problem"]), task["backend"]
+    here = device.here()
+    if (reason := measure.backends.BACKENDS[name].why_not(problem, here)) is not None:
+        return {"outcome": "refused", "reason": reason}
+    built = measure.compile_one(problem, name)
+    sizes = memory.analysis(built.call)
+    found: dict[str, Any] = {"compiler_bytes": sum(sizes.values()) if None not in sizes.values() else None}  # pyright: ignore
+    shapes, extra = measure.shapes_of(problem), task["extra_bytes"]
+    # Made on the device by a program compiled beforehand, so that neither copies on the host nor compiling count
+    make = jax.jit(lambda: (*(jnp.full(s.shape, 0.01, s.dtype) for s in shapes), jnp.ones(extra, jnp.uint8)))
+    make = make.lower().compile()
+    try:
+        if here.is_gpu:
+            before = jax.devices()[0].memory_stats() or {}
+            hold = jax.block_until_ready(make())
+            jax.block_until_ready(built.call(*hold[:-1]))
+            after = jax.devices()[0].memory_stats() or {}
+            peak = int(after["peak_bytes_in_use"])
+            if peak <= int(before.get("peak_bytes_in_use", 0)):
+                return found | {
+                    "outcome": "fits",
+                    "reason": f"compiling took {memory.gib(peak)}, more than the call itself: its own peak is hidden",
+                }
+        else:
+            _bound(task["limit_bytes"])
+            base = resident_bytes("VmRSS")
+            Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew
+            hold = jax.block_until_ready(make())
+            jax.block_until_ready(built.call(*hold[:-1]))
+            peak = resident_bytes("VmHWM") - base
+    except Exception as error:
+        if "RESOURCE_EXHAUSTED" in str(error) or isinstance(error, MemoryError) or "ut of memory" in str(error):
+            return found | {"outcome": "out_of_memory", "reason": measure.first_line(error)}
+        raise
+    return found | {"outcome": "fits", "peak_bytes": peak}
+
+
+def _bound(limit_bytes: int | None) -> None:
+    """From here on the process may take so much more address space."""
+    if limit_bytes is not None:
+        now = resident_bytes("VmSize")
+        resource.setrlimit(resource.RLIMIT_AS, (now + limit_bytes, now + limit_bytes))
+
+
+def main() -> int:
+    from explorer import worker
+
+    task = json.loads(sys.stdin.readline() or "{}")
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    worker.set_environment()
+    worker.load_libraries()
+    answer = run(task)
+    print(ANSWER + json.dumps(answer), flush=True)
+    return 0
+
+
+def _end_with_stdin() -> None:
+    """The worker that started this is gone: nothing of it stays."""
+    sys.stdin.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""Sets: what the shipped recordings hold, as data. `python -m explorer record NAME` makes one here and now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from explorer import clock, sweep
+from explorer.clock import Protocol
+from explorer.problem import Problem
+from explorer.sweep import Point
+
+LAB = Problem()
+CAUSAL_LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
+NVIDIA_LENGTHS = (2048, 4096, 8192, 16384)
+MEMORY_LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
+# cuDNN 9.19 on one H200, bfloat16, B=1 N=64 K=8 H=128, forward TFLOP/s (full, causal), as NVIDIA publishes them
+NVIDIA_TFLOPS = {2048: (633, 484), 4096: (671, 591), 8192: (691, 644), 16384: (702, 673)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Set:
+    """Points to measure with one protocol. with_peak: also each point's peak memory, in processes of their own."""
+
+    label: str
+    about: str
+    points: tuple[Point, ...]
+    protocol: Protocol = clock.LAB_SWEEP
+    with_peak: bool = False
+    page: str = "latency"
+    axis: str = field(default="q_len")
+
+
+def _nvidia() -> tuple[Point, ...]:
+    base = Problem(batch=1, heads=64, kv_heads=8, head_dim=128, dtype="bfloat16")
+    found = []
+    for causal in (False, True):
+        found += sweep.points(base.but(causal=causal), ["cudnn"], axis="q_len", values=NVIDIA_LENGTHS)
+    return tuple(found)
+
+
+def _causal_and_full() -> tuple[Point, ...]:
+    base = Problem(dtype="bfloat16")
+    found = []
+    for causal in (True, False):
+        specs = ["naive", "xla", "cudnn"] if causal else ["xla", "cudnn"]
+        found += sweep.points(base.but(causal=causal), specs, axis="q_len", values=CAUSAL_LENGTHS)
+    return tuple(found)
+
+
+SETS: dict[str, Set] = {
+    "lab-benchmark": Set(
+        label="The lab's benchmark",
+        about="step 7: B=4 T=128 N=8 H=64, four variants; warm-up 3, 50 repeats",
+        points=tuple(sweep.points(LAB, sweep.LAB_VARIANTS, axis="q_len", values=[128])),
+        protocol=clock.LAB,
+    ),
+    "lab-sequence": Set(
+        label="The lab's sequence sweep",
+        about="step 8: T = 64 … 1024, four variants; warm-up 2, 20 repeats",
+        points=tuple(sweep.points(LAB, sweep.LAB_VARIANTS, axis="q_len", values=sweep.LAB_LENGTHS)),
+    ),
+    "lab-batch": Set(
+        label="The lab's batch sweep",
+        about="step 9: B = 1 … 16 at T=256, without naive; warm-up 2, 20 repeats",
+        points=tuple(
+            sweep.points(LAB.but(q_len=256, kv_len=256), sweep.LAB_VARIANTS[1:], axis="batch", values=sweep.LAB_BATCHES)
+        ),
+        axis="batch",
+    ),
+    "what-next": Set(
+        label="T = 256 … 2048, bfloat16",
+        about="step 15: memory and cuDNN's speed-up; warm-up 2, 20 repeats",
+        points=tuple(
+            sweep.points(
+                LAB.but(dtype="bfloat16"), ["naive", "xla", "cudnn"], axis="q_len", values=(256, 512, 1024, 2048)
+            )
+        ),
+        with_peak=True,
+    ),
+    "causal-16k": Set(
+        label="Causal to 16k, bfloat16",
+        about="T = 256 … 16384 with naive, XLA and cuDNN; the last two also unmasked: who skips the masked half",
+        points=_causal_and_full(),
+    ),
+    "nvidia-points": Set(
+        label="NVIDIA's own points",
+        about="B=1 N=64 K=8 H=128 bfloat16, full and causal, T = 2k … 16k, beside NVIDIA's published TFLOP/s",
+        points=_nvidia(),
+        page="roofline",
+    ),
+    "nvidia-points-sustained": Set(
+        label="NVIDIA's points, back to back",
+        about="the same without pauses: the clock falls under load, and this is another measurement",
+        points=_nvidia(),
+        protocol=Protocol(warmup=2, repeats=60, mode="sustained", trace_calls=60),
+        page="roofline",
+    ),
+    "memory": Set(
+        label="Memory to 8k, bfloat16",
+        about="naive, XLA and cuDNN with each one's peak in a fresh process",
+        points=tuple(
+            sweep.points(LAB.but(dtype="bfloat16"), ["naive", "xla", "cudnn"], axis="q_len", values=MEMORY_LENGTHS)
+        ),
+        protocol=Protocol(warmup=1, repeats=5, limit_s=5.0, trace_calls=5),
+        with_peak=True,
+        page="memory",
+    ),
+}
+
+
+def nvidia_ratio(p: Problem, tflops: float) -> float | None:
+    """TFLOP/s as a share of NVIDIA's published figure for exactly this problem on an H200; None if it has none."""
+    base = SETS["nvidia-points"].points
+    if not any(point.problem == p for point in base):
+        return None
+    return tflops / NVIDIA_TFLOPS[p.q_len][1 if p.causal else 0]
