@@ -13,6 +13,7 @@ help:
 	@echo "make lint    formatting, lint and types"
 	@echo "make format  put the code in the project's format"
 	@echo "make te      add TransformerEngine (needs an NVIDIA GPU; builds about 4 minutes)"
+	@echo "make deploy-check  manifests, Dockerfile and Terraform through the linters (installs checkov once)"
 	@echo "make clean   remove .venv"
 	@echo "PYTHON=python3.12 make ... names the Python; 3.11, 3.12 and 3.13 work"
 
@@ -41,11 +42,9 @@ te:
 print-requirements:
 	@$(SETUP) --print $(EXTRAS)
 
-ifneq ($(wildcard deploy/check),)
 deploy-check:
 	@$(SETUP) dev
-	@deploy/check
-endif
+	@$(RUN) deploy.check
 
 clean:
-	@rm -rf .venv .venv.lock .venv.log
+	@rm -rf .venv .venv.lock .venv.log .venv-deploy
