@@ -16,7 +16,7 @@ from explorer.problem import DTYPES, Problem
 from explorer.support.rules import Rule, broken, unfused
 
 LIBRARY_SAID_NO = "the rules said yes, the library said no"
-WIDEST_ASKED = 1024  # no backend's limit lies beyond it
+WIDEST = 256  # no backend's limit lies beyond it
 Says = Literal["yes", "no", "not asked"]
 
 
@@ -69,6 +69,11 @@ class Witness:
     text: str
 
 
+def more_or_less(ratio: float) -> str:
+    """1.04 -> "+4 %", 3 -> "3 ×"."""
+    return f"{ratio:.3g} ×" if ratio >= 2 else f"{100 * (ratio - 1):+.2g} %"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
     """An accepted value on one axis, how to get there, and the work and traffic it takes against what was asked."""
@@ -88,8 +93,7 @@ class Neighbour:
         return {n: getattr(self, n) for n in names}
 
     def __str__(self) -> str:
-        ratio = self.flops_ratio
-        work = "" if ratio is None or ratio == 1 else f" ({100 * (ratio - 1):+.2g} % work)"
+        work = "" if self.flops_ratio in (None, 1) else f" ({more_or_less(self.flops_ratio)} work)"
         more = "" if not self.together else f", with {', '.join(f'{k} {v}' for k, v in self.together.items())}"
         ms, clock = (self.device_ms, "device") if self.device_ms is not None else (self.wall_ms, "wall")
         took = "" if ms is None else f"; {ms:.3g} ms on the {clock} clock"
@@ -354,8 +358,8 @@ def _mended(backend: str, problem: Problem, device: Device, axes: list[str]) -> 
 def _candidates(axis: str, p: Problem, wrong: list[Rule], rules: Any) -> list[tuple[Problem, str]]:
     """(problem, how to get there), nearest first, of those that break no rule given."""
     if axis == "head_dim":
-        wider = next((h for h in range(p.head_dim + 1, WIDEST_ASKED + 1) if not rules(p.but(head_dim=h))), None)
-        narrower = next((h for h in range(p.head_dim - 1, 0, -1) if not rules(p.but(head_dim=h))), None)
+        wider = next((h for h in range(p.head_dim + 1, WIDEST + 1) if not rules(p.but(head_dim=h))), None)
+        narrower = next((h for h in range(min(p.head_dim - 1, WIDEST), 0, -1) if not rules(p.but(head_dim=h))), None)
         found = []
         if wider is not None:
             how = (

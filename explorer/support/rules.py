@@ -403,13 +403,16 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+BY_BACKEND: dict[tuple[str, Effect], list[Rule]] = {}
+for _rule in RULES:
+    for _backend in _rule.backends:
+        BY_BACKEND.setdefault((_backend, _rule.effect), []).append(_rule)
+
+
 def broken(backend: str, problem: Problem, device: Device, effect: Effect = "refuses") -> tuple[Rule, ...]:
     """The backend's rules of that effect which the problem breaks on this device, the most telling first."""
-    return tuple(
-        rule
-        for rule in RULES
-        if rule.effect == effect and backend in rule.backends and rule.holds(device) and rule.breaks(problem, device)
-    )
+    rules = BY_BACKEND.get((backend, effect), ())
+    return tuple(rule for rule in rules if rule.holds(device) and rule.breaks(problem, device))
 
 
 def why_not(backend: str, problem: Problem, device: Device) -> str | None:
