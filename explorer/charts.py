@@ -65,6 +65,14 @@ def number(value: float | None) -> str:
     return MISSING if value is None or not math.isfinite(value) else f"{value:.3g}"
 
 
+def flop(count: float) -> str:
+    """A count of floating-point operations for a sentence."""
+    for factor, unit in ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP")):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count:.0f} FLOP"
+
+
 def present(rows: Iterable[Row]) -> list[str]:
     """The backends that occur, in the registry's order."""
     found = {row["backend"] for row in rows}
@@ -121,7 +129,7 @@ def bars(rows: Sequence[Row], clock: Clock = "wall_ms") -> alt.LayerChart:
         x="end:Q", text="text:N", color=alt.value(NEUTRAL)
     )
     figure = figure.transform_calculate(end="max(datum.ms, datum.p90)")
-    return alt.layer(bar, whisker, figure).properties(height=alt.Step(44))
+    return alt.layer(bar, whisker, figure).properties(height=44 * len(kept) + 10)
 
 
 def heatmap(
@@ -133,7 +141,7 @@ def heatmap(
     palette: Literal["diverging", "sequential"] = "diverging",
     limit: float | None = None,
     legend: str = "value",
-    height: int = 300,
+    height: int = 360,
     row_start: int = 0,
     column_start: int = 0,
 ) -> alt.LayerChart | alt.Chart:

@@ -7,6 +7,7 @@ from explorer.ui import controls, jobs, live, panels, shell
 
 shell.guard()
 st.title("Live run")
+st.caption("Every chosen backend computes the same attention, here and now, and is checked against the exact result.")
 problem, backends = controls.current()
 st.markdown(panels.problem_line(problem))
 

@@ -1,8 +1,20 @@
-"""This machine."""
+"""This machine: what computes here, which versions, and which backend is ready."""
 
 import streamlit as st
 
-from explorer.ui import shell
+from explorer.ui import jobs, machine, shell
 
 shell.guard()
 st.title("This machine")
+here = jobs.device()
+if here is None:
+    machine.starting()
+    st.stop()
+machine.processor(here)
+st.subheader("Backends")
+st.caption(f"Asked for the lab's shape in bfloat16 ({machine.ASKED}).")
+machine.readiness(here)
+st.subheader("Worker and queue")
+machine.queue()
+st.subheader("Versions")
+machine.versions(here)

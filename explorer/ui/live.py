@@ -139,6 +139,9 @@ def _pictures(problem: Problem, one: str, other: str, first: np.ndarray, second:
     with right:
         if one == other:
             st.caption(f"Difference: {panels.MISSING} Choose two backends that ran.")
+        elif not off.any():
+            st.markdown(f"**{charts.label(one)} minus {charts.label(other)}**")
+            st.success("Equal in every element, bit for bit.", icon=":material/equal:")
         else:
             title = f"{charts.label(one)} minus {charts.label(other)}"
             drawing = charts.heatmap(off, title=title, legend="difference", **words)

@@ -12,7 +12,7 @@ from typing import Any
 import altair as alt
 import streamlit as st
 
-from explorer import charts, memory, record
+from explorer import charts, cost, memory, record
 from explorer.charts import MISSING
 from explorer.problem import Problem
 from explorer.record import Record, Samples
@@ -88,7 +88,8 @@ def problem_line(problem: Problem) -> str:
     p = problem
     shape = f"B={p.batch} T={p.q_len} S={p.kv_len} N={p.heads} K={p.kv_heads} H={p.head_dim}"
     inputs = "" if p.inputs == "normal" and p.input_scale == 1.0 else f" · inputs {p.inputs} × {p.input_scale:g}"
-    return f"**{shape}** · {p.dtype} · {p.mask.name} mask · {p.sharing} · seed {p.seed}{inputs}"
+    work = f"{charts.flop(cost.flops(p))}, at least {memory.gib(cost.min_bytes(p))} moved"
+    return f"**{shape}** · {p.dtype} · {p.mask.name} mask · {p.sharing} · seed {p.seed}{inputs} · {work}"
 
 
 # --- one record
@@ -159,7 +160,7 @@ def time_lines(found: Record) -> list[str]:
         on_device = f"{MISSING} ({timing.device_reason or 'not measured'})"
     else:
         on_device = f"**{charts.ms(timing.device_ms.median)}** ({spread(timing.device_ms)})"
-    built = "from the cache" if timing.cache_hit else "now"
+    built = "kept from before" if timing.cache_hit else "just now"
     return [
         f"p10 – p90: {spread(timing.wall_ms)}",
         f"Device clock: {on_device}",
