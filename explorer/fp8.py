@@ -9,6 +9,8 @@ import numpy as np
 
 E4M3 = "float8_e4m3fn"
 E5M2 = "float8_e5m2"
+# Softmax weights are at most 1; times 256 (exact) they use E4M3's range. Unscaled, all below 2^-10 would round to 0.
+WEIGHT_SCALE = 256.0
 LARGEST_SCALE = 2.0**100  # a scale beyond it would overflow float32 for denormal inputs
 _CHUNK = 1 << 22
 

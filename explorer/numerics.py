@@ -175,7 +175,7 @@ def plain(q: Any, k: Any, v: Any, live: Any) -> Any:
 
 def plain_fp8(q: np.ndarray, k: np.ndarray, v: np.ndarray, live: np.ndarray, v_scale: float) -> np.ndarray:
     """The plain computation of FP8's error budget, on the host: float32 products and sums of inputs that are already
-    rounded to FP8, weights rounded to E4M3 (times 256, as the backend does), output rounded to E4M3 with v's scale."""
+    rounded to FP8, weights and output rounded to E4M3 with the backend's scales."""
     out = np.empty(q.shape, np.float64)
     q, k, v = (x.astype(np.float32) for x in (q, k, v))
     for pair in range(q.shape[0]):
@@ -184,7 +184,7 @@ def plain_fp8(q: np.ndarray, k: np.ndarray, v: np.ndarray, live: np.ndarray, v_s
             scores[~live] = -np.inf
             weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
             sums = weights.sum(axis=-1, keepdims=True)
-            out[pair] = fp8.rounded((fp8.rounded(weights, 256).astype(np.float32) @ v[pair]) / sums, v_scale)
+            out[pair] = fp8.rounded((fp8.rounded(weights, fp8.WEIGHT_SCALE).astype(np.float32) @ v[pair]) / sums, v_scale)
     return out
 
 

@@ -10,9 +10,7 @@ from explorer import fp8, private_fp8
 from explorer.masks import Mask
 
 LARGEST = fp8.FORMATS[fp8.E4M3].largest
-# The softmax's weights are at most 1. Times 256 (a power of two: exact) they use E4M3's range: unscaled, every weight
-# below 1/1024 of its row's largest would round to 0.
-WEIGHT_SCALE = 256.0
+WEIGHT_SCALE = fp8.WEIGHT_SCALE
 HEADROOM = 8.0  # of the gradients' scales: what is beyond so many standard deviations saturates
 
 
