@@ -95,11 +95,11 @@ def _cache() -> dict[str, int] | None:
     """The last known figures; asks for newer ones now and then, and only while nobody waits."""
     state, stats = st.session_state, jobs.engine().stats()
     last: Answer | None = state.get("cache_answer")
-    if last is None or (last.job and last.job.finished and time.time() - last.job.finished > CACHE_REFRESH_S):
-        if not stats.running and not stats.waiting:
-            job = jobs.engine().submit(measure.cache_info, {}, replace=False, label="compile cache")
-            job.wait(0.3)
-            last = state["cache_answer"] = Answer(key=job.id, job=job)
+    is_old = last is None or (last.job and last.job.finished and time.time() - last.job.finished > CACHE_REFRESH_S)
+    if is_old and not stats.running and not stats.waiting:
+        job = jobs.engine().submit(measure.cache_info, {}, replace=False, label="compile cache")
+        job.wait(0.3)
+        last = state["cache_answer"] = Answer(key=job.id, job=job)
     if last is not None and last.results:
         state["cache_info"] = last.results[-1]
     return state.get("cache_info")
