@@ -6,6 +6,7 @@ products), and cuDNN's FP8 attention, each against itself without FP8. Runs in t
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from explorer import backends, clock, device, evidence, measure, trace
 from explorer.backends import transformer_engine
 from explorer.clock import Protocol
 from explorer.device import Device
+from explorer.masks import Mask
 from explorer.problem import Problem
 from explorer.sensors import Sensors
 
@@ -120,17 +122,11 @@ def run(
     import jax
 
     _, arguments = measure.inputs_of(problem)
-    function: Callable[..., Any]
     if way.layer:
         function, variables = layer(problem, way.recipe, arguments[0])
         given: tuple[Any, ...] = (variables, arguments[0].reshape(*problem.q_shape[:2], -1))
     elif way.backend.startswith("transformer_engine"):
-        given = arguments
-
-        def function(q: Any, k: Any, v: Any) -> Any:
-            with transformer_engine.under(way.recipe):
-                return transformer_engine.attend(q, k, v, mask=problem.mask)
-
+        function, given = functools.partial(attention, mask=problem.mask, recipe=way.recipe), arguments
     else:
         function, given = measure.function_of(problem, way.backend), arguments
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), given)
@@ -167,6 +163,12 @@ def run(
         "device_ms": on_device.to_json() if on_device else None,
         "kernel_ms": kernel.to_json() if kernel else None,
     }
+
+
+def attention(q: Any, k: Any, v: Any, *, mask: Mask, recipe: str | None) -> Any:
+    """TransformerEngine's attention alone, under a recipe or none."""
+    with transformer_engine.under(recipe):
+        return transformer_engine.attend(q, k, v, mask=mask)
 
 
 def compared(outputs: dict[str, np.ndarray], way: Way) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def attend(q: Any, k: Any, v: Any, *, mask: Mask, kernel: Callable[..., Any] = p
         arrays, scales = quantised(q, k, v)
         # The gradient's own scale is known only later. All is linear in it: it comes normalised to at most 1
         more, factors = gradient_scales(arrays, scales, softmax_scale)
-        out, pull = jax.vjp(lambda *x: forward(*x, scales | more), *arrays)
+        out, pull = jax.vjp(lambda q8, k8, v8: forward(q8, k8, v8, scales | more), *arrays)
         return dequantise(out, scales["descale_o"]), (pull, factors)
 
     def backward(residuals: Any, g: Any) -> Any:

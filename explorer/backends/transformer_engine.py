@@ -180,7 +180,8 @@ def compare(ours: Any, theirs: Any) -> tuple[bool, float]:
 
     ours, theirs = (x[0] if isinstance(x, tuple | list) else x for x in (ours, theirs))
     bits = {2: jnp.uint16, 4: jnp.uint32}[ours.dtype.itemsize]
-    same = jnp.array_equal(*(jax.lax.bitcast_convert_type(x, bits) for x in (ours, theirs)))
+    ours_bits, theirs_bits = (jax.lax.bitcast_convert_type(x, bits) for x in (ours, theirs))
+    same = jnp.array_equal(ours_bits, theirs_bits)
     off = jnp.nanmax(jnp.abs(ours.astype(jnp.float32) - theirs.astype(jnp.float32)))
     return bool(same), float(off)
 
