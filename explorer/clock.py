@@ -10,17 +10,16 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from explorer.record import Samples
 from explorer.sensors import Pacer, Sensors
 
-Mode = Literal["burst", "sustained"]
-Stop = Literal["repeats", "interval"]
+MODES = ("burst", "sustained")
+STOPS = ("repeats", "interval")
 READ_EVERY_S = 0.25
-_NO_LOCK: AbstractContextManager[Any] = nullcontext()
+_tracing = threading.RLock()
 NARROW = 0.01  # of the median: an interval narrower than that ends the "interval" rule
 
 
@@ -38,9 +37,9 @@ class Protocol:
 
     warmup: int = 3
     repeats: int = 50
-    stop: Stop = "repeats"
+    stop: str = "repeats"
     limit_s: float = 10.0
-    mode: Mode = "burst"
+    mode: str = "burst"
     trace_calls: int = 20
     cold_l2: bool = False
     pause_s: float = 0.3
@@ -48,9 +47,9 @@ class Protocol:
     def __post_init__(self) -> None:
         if self.warmup < 0 or self.repeats < 1:
             raise ValueError(f"timing needs warmup >= 0 and repeats >= 1, got {self.warmup} and {self.repeats}")
-        if self.mode not in ("burst", "sustained"):
+        if self.mode not in MODES:
             raise ValueError(f"mode must be burst or sustained, got {self.mode!r}")
-        if self.stop not in ("repeats", "interval"):
+        if self.stop not in STOPS:
             raise ValueError(f"stop must be repeats or interval, got {self.stop!r}")
         if self.limit_s <= 0:
             raise ValueError(f"limit_s must be more than 0 seconds, got {self.limit_s}")
@@ -116,15 +115,15 @@ def _listen() -> None:
     jax.monitoring.register_event_listener(heard)
 
 
-def build(function: Callable[..., Any], shapes: list[Any], *, tracing: AbstractContextManager[Any] = _NO_LOCK) -> Build:
+def build(function: Callable[..., Any], shapes: list[Any]) -> Build:
     """Lower and compile for the shapes; nothing is allocated. What the backend raises is let through.
 
-    tracing: held while the function is traced, where several threads build programs with global state.
+    Threads may build at once: they trace one after another, since TransformerEngine's FP8 recipe is global state.
     """
     import jax
 
     _listen()
-    with tracing:
+    with _tracing:
         start = time.perf_counter()
         lowered = jax.jit(function).trace(*shapes).lower()
         lower_ms = (time.perf_counter() - start) * 1e3
@@ -195,8 +194,11 @@ def steady(
 
 
 def pacer_of(protocol: Protocol, sensors: Sensors) -> Pacer | None:
-    """Burst mode's pauses; None in sustained mode."""
-    return Pacer(pause_s=protocol.pause_s, sensors=sensors) if protocol.mode == "burst" else None
+    """Burst mode's pauses; None in sustained mode, and on a CPU."""
+    import jax
+
+    wanted = protocol.mode == "burst" and jax.default_backend() == "gpu"
+    return Pacer(pause_s=protocol.pause_s, sensors=sensors) if wanted else None
 
 
 def ended_by(times: list[float], protocol: Protocol, spent_s: float) -> str | None:

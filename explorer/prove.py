@@ -9,13 +9,11 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from explorer import backends, clock, device, measure, record
+from explorer import backends, device, measure, record, support, sweep
 from explorer.clock import Protocol
 from explorer.device import Device
 from explorer.problem import Problem
@@ -24,13 +22,11 @@ from explorer.support import Check, Proof
 
 Cell = tuple[str, Problem]
 Key = tuple[Any, ...]
-RECORDINGS = Path(__file__).parent / "recordings"
-SHIPPED = "support-*.jsonl"
+SHIPPED = Path(__file__).parent / "recordings" / "support"
 PROTOCOL = Protocol(warmup=1, repeats=5, trace_calls=5, limit_s=2.0)
 AHEAD = 96  # programs compiled before they run; the cache of builds holds more
 SAME_PLACE = ("gpu", "cpu", "jax", "cudnn", "transformer_engine")
 HEAD_DIMS = tuple(range(8, 257, 8))
-_tracing = threading.Lock()  # TransformerEngine's FP8 recipe is global state while a program is traced
 
 
 def slices() -> dict[str, tuple[str, Callable[[], list[Cell]]]]:
@@ -105,7 +101,6 @@ def prove(
     cells: Sequence[Cell],
     *,
     path: str | os.PathLike[str] | None = None,
-    threads: int | None = None,
     report: measure.Report = measure.silent,
     cancelled: Callable[[], bool] = measure.never,
 ) -> Iterator[Record]:
@@ -118,7 +113,7 @@ def prove(
         batch = cells[start : start + AHEAD]
         todo = [cell for cell in batch if key(*cell) not in known]
         report(done, len(cells), f"compiling {len(todo)} of {len(cells)} cells")
-        compile_ahead(todo, here, threads, cancelled)
+        sweep.compile_ahead([sweep.Point(problem=p, backend=n) for n, p in todo], cancelled=cancelled)
         for name, problem in batch:
             if cancelled():
                 return
@@ -140,28 +135,6 @@ def _known_here(path: str | os.PathLike[str], here: Device) -> dict[Key, Record]
     records, _ = record.read_lines(path)
     again = ("timed_out", "cancelled")
     return {key(r.backend, r.problem): r for r in records if place(r.environment) == wanted and r.status not in again}
-
-
-def compile_ahead(
-    cells: Sequence[Cell], here: Device, threads: int | None = None, cancelled: Callable[[], bool] = measure.never
-) -> None:
-    """Fill the cache of compiled programs, several at once. What fails here fails again, in its turn, and is told."""
-    wanted = [cell for cell in cells if backends.BACKENDS[cell[0]].why_not(cell[1], here) is None]
-
-    def compile_one(cell: Cell) -> None:
-        name, problem = cell
-        if cancelled():
-            return
-        try:
-            measure.CACHE.get(
-                measure.key(problem, name),
-                lambda: clock.build(measure.function_of(problem, name), measure.shapes_of(problem), tracing=_tracing),
-            )
-        except Exception:  # noqa: BLE001  measure meets it again and gives it a status
-            return
-
-    with ThreadPoolExecutor(threads or min(16, os.cpu_count() or 1), "compile") as pool:
-        list(pool.map(compile_one, wanted))
 
 
 def proof_of(values: dict[str, Any], *, recorded: bool) -> Proof:
@@ -242,7 +215,7 @@ def _holds_for(environment: dict[str, Any], where: Device) -> bool:
 def shipped(*more: Path) -> Proofs:
     """The recorded proofs that come with the app, then those of the given files, where they exist."""
     proofs = Proofs()
-    for path in [*sorted(RECORDINGS.glob(SHIPPED)), *(p for p in more if p.exists())]:
+    for path in [*sorted(SHIPPED.glob("*.jsonl")), *(p for p in more if p.exists())]:
         proofs.read(path)
     return proofs
 
@@ -259,6 +232,12 @@ def check(backend: str, problem: Problem, where: Device) -> Check | None:
 
         said = jaxcheck.ask(backend, problem, where.capability, where.versions.get("cudnn"))
         return Check(accepted=said.accepted, reason=said.reason, by=f"JAX {jax.__version__}'s own check")
+    if backend.startswith("transformer_engine") and where.is_here and support.why_not(backend, problem, where) is None:
+        from explorer.backends import transformer_engine
+
+        why = transformer_engine.rejection(problem)
+        by = f"TransformerEngine {where.versions.get('transformer_engine')}'s own check"
+        return Check(accepted=True, by=by, fused=why is None, reason=why or (None if why is None else "not fused"))
     return None
 
 
