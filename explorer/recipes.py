@@ -126,7 +126,7 @@ def run(
         function, variables = layer(problem, way.recipe, arguments[0])
         given: tuple[Any, ...] = (variables, arguments[0].reshape(*problem.q_shape[:2], -1))
     elif way.backend.startswith("transformer_engine"):
-        function, given = functools.partial(attention, mask=problem.mask, recipe=way.recipe), arguments
+        function, given = functools.partial(attention_under, mask=problem.mask, recipe=way.recipe), arguments
     else:
         function, given = measure.function_of(problem, way.backend), arguments
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), given)
@@ -165,7 +165,7 @@ def run(
     }
 
 
-def attention(q: Any, k: Any, v: Any, *, mask: Mask, recipe: str | None) -> Any:
+def attention_under(q: Any, k: Any, v: Any, *, mask: Mask, recipe: str | None) -> Any:
     """TransformerEngine's attention alone, under a recipe or none."""
     with transformer_engine.under(recipe):
         return transformer_engine.attend(q, k, v, mask=mask)
