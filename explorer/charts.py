@@ -48,7 +48,7 @@ def label(backend: str) -> str:
     return BACKENDS[backend].label
 
 
-def ms(value: float | None) -> str:
+def ms(value: float | int | None) -> str:
     """A time for a sentence, three digits, in the unit that fits: 0.0065 is 6.50 µs."""
     if value is None or not math.isfinite(value):
         return MISSING
@@ -60,12 +60,12 @@ def ms(value: float | None) -> str:
     return MISSING
 
 
-def number(value: float | None) -> str:
+def number(value: float | int | None) -> str:
     """Three digits, or that there is none."""
     return MISSING if value is None or not math.isfinite(value) else f"{value:.3g}"
 
 
-def flop(count: float) -> str:
+def flop(count: float | int) -> str:
     """A count of floating-point operations for a sentence."""
     for factor, unit in ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP")):
         if count >= factor:
@@ -139,7 +139,7 @@ def heatmap(
     columns: str,
     title: str = "",
     palette: Literal["diverging", "sequential"] = "diverging",
-    limit: float | None = None,
+    limit: float | int | None = None,
     legend: str = "value",
     height: int = 360,
     row_start: int = 0,

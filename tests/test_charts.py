@@ -1,0 +1,144 @@
+"""Charts: read as specifications, never as pixels (but for the one picture that is sent as pixels)."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from explorer import charts
+from explorer.backends import BACKENDS
+
+ROOT = Path(__file__).resolve().parent.parent
+THEME = tomllib.loads((ROOT / ".streamlit" / "config.toml").read_text())["theme"]
+
+
+def row(backend: str, wall: float | None, device: float | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = {"backend": backend, "dtype": "float32"}
+    for clock, median in (("wall", wall), ("device", device)):
+        found[f"{clock}_ms"] = median
+        found[f"{clock}_p10_ms"] = median and median * 0.9
+        found[f"{clock}_p90_ms"] = median and median * 1.2
+        found[f"{clock}_samples"] = median and 50
+    return found
+
+
+ROWS = [row("naive", 2.1), row("xla", 1.2), row("cudnn", None)]
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_every_backend_has_its_own_colour_and_shape() -> None:
+    count = len(BACKENDS)
+    for palette in charts.COLOURS.values():
+        assert len(set(palette)) == count
+    assert len(set(charts.SHAPES)) == len(set(charts.SIGNS)) == count
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_the_theme_gives_each_backend_its_colour(mode: charts.Mode) -> None:
+    assert tuple(THEME[mode]["chartCategoricalColors"][: len(BACKENDS)]) == charts.COLOURS[mode]
+    background = THEME[mode]["backgroundColor"]
+    assert min(contrast(colour, background) for colour in charts.COLOURS[mode]) >= 3  # WCAG 1.4.11, graphics
+    assert contrast(charts.NEUTRAL, background) >= 3
+
+
+def test_colours_don_t_move_with_what_is_shown() -> None:
+    scales = [charts.backend_colour(rows).to_dict()["scale"] for rows in (ROWS, ROWS[1:2])]
+    assert scales[0] == scales[1] == {"domain": list(BACKENDS)}
+
+
+def test_bars_start_at_zero_and_say_which_direction_is_better() -> None:
+    spec = charts.bars(ROWS).to_dict()
+    bar, whisker, figure = spec["layer"]
+    assert bar["encoding"]["x"]["scale"]["zero"] is True
+    assert "shorter is better" in bar["encoding"]["x"]["title"]
+    assert "wall clock" in bar["encoding"]["x"]["title"]
+    assert (whisker["encoding"]["x"]["field"], whisker["encoding"]["x2"]["field"]) == ("p10", "p90")
+    assert figure["encoding"]["text"]["field"] == "text"
+    values = spec["data"]["values"]
+    assert [value["backend"] for value in values] == ["naive", "xla"]  # what has no time has no bar of length 0
+    assert [value["text"] for value in values] == ["2.10 ms", "1.20 ms"]
+
+
+def test_bars_of_the_device_clock() -> None:
+    spec = charts.bars([row("cudnn", 0.137, 0.0065), *ROWS], "device_ms").to_dict()
+    assert [value["text"] for value in spec["data"]["values"]] == ["6.50 µs"]
+    assert "device clock" in spec["layer"][0]["encoding"]["x"]["title"]
+
+
+def test_bars_in_words() -> None:
+    said = charts.say_bars(ROWS)
+    assert said == "Time of one call, wall clock: SDPA XLA 1.20 ms, Naive JAX 2.10 ms; without a time: SDPA cuDNN"
+    assert "no backend has a time" in charts.say_bars(ROWS[2:])
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(0.0065, "6.50 µs"), (0.137, "0.137 ms"), (1, "1.00 ms"), (12.34, "12.3 ms"), (999, "999 ms"), (1234, "1.23 s"),
+     (None, "—"), (math.nan, "—")],
+)  # fmt: skip
+def test_times_in_words(value: float | None, said: str) -> None:
+    assert charts.ms(value) == said
+
+
+def test_a_small_heatmap_has_a_mark_a_cell() -> None:
+    array = np.array([[1.0, -2.0], [np.nan, 0.5]])
+    spec = charts.heatmap(array, rows="query", columns="dim").to_dict()
+    assert spec["mark"]["type"] == "rect"
+    assert [v["v"] for v in spec["data"]["values"]] == [1.0, -2.0, "nan", 0.5]
+    colour = spec["encoding"]["color"]
+    assert colour["condition"]["scale"]["domain"] == [-2.0, 2.0]
+    assert colour["value"] == charts.NOT_FINITE  # what isn't finite stands on no scale
+    assert (spec["encoding"]["y"]["axis"]["title"], spec["encoding"]["x"]["axis"]["title"]) == ("query", "dim")
+
+
+def decoded(spec: dict[str, Any]) -> np.ndarray:
+    from PIL import Image
+
+    url = spec["data"]["values"][0]["picture"]
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).convert("RGB"))
+
+
+def test_a_large_heatmap_is_a_picture_with_axes_and_legend() -> None:
+    array = np.zeros((128, 64))
+    array[3, 5], array[4, 5], array[5, 5] = 1.0, -1.0, np.nan
+    spec = charts.heatmap(array, rows="query", columns="dim").to_dict()
+    assert len(json.dumps(spec)) < 20_000
+    image, scale_only = spec["layer"]
+    assert image["mark"]["type"] == "image"
+    assert image["encoding"]["y"]["axis"]["title"] == "query"
+    assert scale_only["encoding"]["color"]["legend"]["title"] == "value"
+    pixels = decoded(spec)
+    factor = pixels.shape[0] // 128
+    assert pixels.shape == (128 * factor, 64 * factor, 3)
+
+    def cell(r: int, c: int) -> str:
+        return "#{:02X}{:02X}{:02X}".format(*pixels[r * factor, c * factor])
+
+    assert (cell(3, 5), cell(4, 5), cell(5, 5)) == (charts.DIVERGING[-1], charts.DIVERGING[0], charts.NOT_FINITE)
+    assert cell(0, 0) == charts.DIVERGING[len(charts.DIVERGING) // 2]
+
+
+def test_heatmaps_in_words() -> None:
+    array = np.array([[1.0, -2.0], [np.nan, 0.5]])
+    said = charts.say_heatmap(array, what="Output of naive", rows="query", columns="dim")
+    assert said.startswith("Output of naive: 2 query by 2 dim, from -2 to 1, the largest in size at row 0, column 1")
+    assert said.endswith("1 values are not finite")
+    assert charts.say_difference(np.array([[0.0, -3.0]])) == "largest difference 3 (row 0, column 1), mean 1.5"
