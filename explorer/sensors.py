@@ -62,8 +62,8 @@ class Sensors:
 class Pacer:
     """Burst mode's pause before the next call. A call of SHORT_MS or more gets one each; shorter ones share one.
 
-    It lasts REST times the load, goes on until the SM clock is back, and ends after pause_s at the latest. The exported
-    script has the same rule without the clock (explorer/export.py).
+    It lasts REST times the load, goes on until the SM clock is back where that can be read, and ends after pause_s at
+    the latest. The exported script has the same rule without the clock (explorer/export.py).
     """
 
     pause_s: float
@@ -72,8 +72,6 @@ class Pacer:
     load_ms: float = 0.0
 
     def rest(self, last_ms: float) -> None:
-        if self.sensors.handle is None:
-            return
         self.load_ms += last_ms
         if last_ms < SHORT_MS and self.load_ms < BUSY_MS:
             return

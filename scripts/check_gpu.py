@@ -1,7 +1,8 @@
-"""What only a GPU can show about the clocks: python scripts/check_gpu.py clock | sweep | script, in the repository's root.
+"""What only a GPU can show about the clocks: python scripts/check_gpu.py clock | sweep | script FOLDER.
 
-clock: two runs of the same kernels agree, which kernels ran at which precision, NVIDIA's points beside NVIDIA's figures.
-sweep: the lab's sequence sweep from a cold start and from the compile cache. script: exported scripts beside their records.
+clock: two runs of the same kernels agree; which kernels ran, at which precision; NVIDIA's points beside its figures.
+sweep: the lab's sequence sweep from a cold start and from the compile cache.
+script: exported scripts on their own, beside the records in FOLDER.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 def clock_check() -> bool:
     from explorer import ceilings, clock, measure, worker
     from explorer.problem import Problem
-    from explorer.recordings.sets import NVIDIA_TFLOPS
     from explorer.record import Record
+    from explorer.recordings.sets import NVIDIA_TFLOPS
 
     worker.set_environment()
     worker.load_libraries()
@@ -132,9 +133,7 @@ def script_check(folder: str) -> bool:
                 done = subprocess.run(
                     [sys.executable, str(path)], capture_output=True, text=True, cwd=elsewhere, check=False
                 )
-            say(
-                f"{made.backend} {made.problem.dtype} T={made.problem.q_len}: {done.stdout.strip()} {done.stderr[-300:]}"
-            )
+            say(f"{made.backend} {made.problem.dtype} T={made.problem.q_len}: {done.stdout} {done.stderr[-300:]}")
             if done.returncode == 0:
                 median = float(done.stdout.split("wall median ")[1].split(" ms")[0])
                 share = median / made.timing.wall_ms.median

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from explorer import record
 from explorer.cli.run import exit_code, to_stderr
-from explorer.cli.sweep import prepare, sentence
+from explorer.cli.sweep import sentence
 from explorer.record import Record
 
 HELP = "measure a recording's set on this machine and write it as JSON lines"
@@ -34,10 +34,9 @@ def main(args: argparse.Namespace) -> int:
     wanted = list(SETS) if args.sets == ["all"] else list(dict.fromkeys(args.sets))
     if unknown := [name for name in wanted if name not in SETS]:
         raise ValueError(f"set must be all, or one of {', '.join(SETS)}, got {', '.join(unknown)}")
-    prepare([])
     from explorer import ceilings, worker
 
-    worker.load_libraries()
+    worker.set_environment()
     args.folder.mkdir(parents=True, exist_ok=True)
     found = ceilings.here(report=to_stderr)
     rates = ", ".join(f"{dtype} {tflops:.4g} TFLOP/s" for dtype, tflops in found.tflops.items())
@@ -46,11 +45,12 @@ def main(args: argparse.Namespace) -> int:
     for name in wanted:
         start = time.perf_counter()
         records = []
+        path = args.folder / f"{name}.jsonl"
+        path.unlink(missing_ok=True)
         for made in made_of(name):
             print(sentence(made), file=sys.stderr, flush=True)
+            record.write_lines(path, [made], append=True)  # an interrupted set keeps what it has
             records.append(made)
-        path = args.folder / f"{name}.jsonl"
-        record.write_lines(path, records)
         codes.append(exit_code(records))
         print(f"{path}: {len(records)} records in {time.perf_counter() - start:.0f} s", flush=True)
     return max(codes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -42,20 +42,12 @@ def main(args: argparse.Namespace) -> int:
         point = problem_of(args, **changes)
         for one in sweep.points(point, specs, axis=args.axis, values=[value], follow=False, tokens=args.tokens):
             chosen[one] = None
-    prepare(spec for spec in specs)
-    worker.load_libraries()
+    worker.set_environment()
+    if any(backends.parse(spec)[0].startswith("transformer_engine") for spec in specs):
+        worker.load_libraries()  # it must come before JAX, and takes seconds
     set_precision(args)
     records = sweep.run(list(chosen), protocol=protocol, report=to_stderr)
     return show(records, as_json=args.json, save=args.save)
-
-
-def prepare(specs: Iterable[str]) -> None:
-    """The environment before JAX is loaded: the compile cache on disk."""
-    from explorer import worker
-
-    worker.set_environment()
-    for spec in specs:
-        backends.parse(spec)
 
 
 def show(records: Iterator[Record], *, as_json: bool, save: Path | None) -> int:
