@@ -13,6 +13,7 @@ import importlib.metadata
 import os
 import re
 import sys
+import warnings
 from pathlib import Path, PurePosixPath
 
 NEEDED = (2, 12)  # te.autocast came in 2.9; from 2.12 on its fused attention was tried with cuDNN 9.12 and later
@@ -56,11 +57,16 @@ def cudnn_version(path: str) -> str | None:
 
 
 def mixed_cudnn(paths: list[str] | None = None) -> str | None:
-    """None where every loaded cuDNN library comes from one place, else a sentence with the paths."""
+    """None where every loaded cuDNN library is of one version, else a sentence with the paths.
+
+    Two places alone prove nothing: a pip package's libcudnn.so.9 is a shim that loads the system's parts, works, and tells
+    their version.
+    """
     homes = cudnn_homes(loaded_libraries("libcudnn") if paths is None else paths)
-    if len(homes) < 2:
+    versions = {path: cudnn_version(path) for path in homes.values()}
+    if len(homes) < 2 or (len(set(versions.values())) == 1 and None not in versions.values()):
         return None
-    named = [f"{path} ({found})" if (found := cudnn_version(path)) else path for path in homes.values()]
+    named = [f"{path} ({found})" if found else path for path, found in versions.items()]
     return (
         f"two cuDNN libraries are loaded in one process, {' and '.join(named)}: TransformerEngine would run unfused; "
         "start without the second one in LD_LIBRARY_PATH, or remove one of the two packages"
@@ -117,7 +123,9 @@ def prepare() -> str | None:
     if os.environ.get("JAX_PLATFORMS") == "cpu":
         return None  # it would not be used; the rules say that there is no GPU
     try:
-        importlib.import_module("transformer_engine.jax")
+        with warnings.catch_warnings():  # it warns of a PyTorch without its PyTorch part; nobody here wants that part
+            warnings.filterwarnings("ignore", message=".*PyTorch.*", category=RuntimeWarning)
+            importlib.import_module("transformer_engine.jax")
     except Exception as error:  # noqa: BLE001 - a library that fails to load raises many classes; each becomes a sentence
         return classify(error, found, loaded_libraries("libcudnn"))
     return None
