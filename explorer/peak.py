@@ -24,7 +24,7 @@ from explorer.problem import Problem
 LIMIT_S = 120.0
 ANSWER = "explorer-peak:"  # libraries print to stdout too
 OUTCOMES = ("fits", "out_of_memory", "died", "timed_out", "refused", "failed")
-TOGETHER = 4  # child processes at once: nothing is timed in them
+TOGETHER = 6  # child processes at once: nothing is timed in them
 STEP = 64  # lengths are looked for in multiples of it
 
 

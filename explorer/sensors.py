@@ -10,7 +10,7 @@ from typing import Any
 
 SHORT_MS = 0.5  # below this a call is mostly launch and wait: back to back it leaves the chip cool
 BUSY_MS = 10.0  # so much of short calls in a row counts as load after all
-REST = 20  # a pause is so many times the load before it: a duty cycle below 5 %
+REST = 10  # a pause is so many times the load before it: the chip works a tenth of the time at most
 BACK = 0.98  # of the highest clock seen counts as back
 
 

@@ -47,6 +47,7 @@ def _causal_and_full() -> tuple[Point, ...]:
     return tuple(found)
 
 
+# The peaks come before the largest points: afterwards this process holds memory that the child processes would need
 SETS: dict[str, Set] = {
     "lab-benchmark": Set(
         label="The lab's benchmark",
@@ -77,10 +78,15 @@ SETS: dict[str, Set] = {
         ),
         with_peak=True,
     ),
-    "causal-16k": Set(
-        label="Causal to 16k, bfloat16",
-        about="T = 256 … 16384 with naive, XLA and cuDNN; the last two also unmasked: who skips the masked half",
-        points=_causal_and_full(),
+    "memory": Set(
+        label="Memory to 8k, bfloat16",
+        about="naive, XLA and cuDNN with each one's peak in a fresh process",
+        points=tuple(
+            sweep.points(LAB.but(dtype="bfloat16"), ["naive", "xla", "cudnn"], axis="q_len", values=MEMORY_LENGTHS)
+        ),
+        protocol=Protocol(warmup=1, repeats=5, limit_s=5.0, trace_calls=5),
+        with_peak=True,
+        page="memory",
     ),
     "nvidia-points": Set(
         label="NVIDIA's own points",
@@ -95,15 +101,11 @@ SETS: dict[str, Set] = {
         protocol=Protocol(warmup=2, repeats=60, mode="sustained", trace_calls=60),
         page="roofline",
     ),
-    "memory": Set(
-        label="Memory to 8k, bfloat16",
-        about="naive, XLA and cuDNN with each one's peak in a fresh process",
-        points=tuple(
-            sweep.points(LAB.but(dtype="bfloat16"), ["naive", "xla", "cudnn"], axis="q_len", values=MEMORY_LENGTHS)
-        ),
-        protocol=Protocol(warmup=1, repeats=5, limit_s=5.0, trace_calls=5),
-        with_peak=True,
-        page="memory",
+    "causal-16k": Set(
+        label="Causal to 16k, bfloat16",
+        about="T = 256 … 16384 with naive, XLA and cuDNN; the last two also unmasked: who skips the masked half",
+        points=_causal_and_full(),
+        protocol=Protocol(warmup=2, repeats=20, limit_s=5.0, trace_calls=10),
     ),
 }
 
