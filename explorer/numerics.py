@@ -176,7 +176,7 @@ def plain(q: Any, k: Any, v: Any, live: Any) -> Any:
 def plain_fp8(q: np.ndarray, k: np.ndarray, v: np.ndarray, live: np.ndarray, v_scale: float) -> np.ndarray:
     """The plain computation of FP8's error budget, on the host: float32 products and sums of inputs that are already
     rounded to FP8, weights and output rounded to E4M3 with the backend's scales."""
-    out = np.empty(q.shape, np.float64)
+    out = np.empty((*q.shape[:2], v.shape[-1]), np.float64)
     q, k, v = (x.astype(np.float32) for x in (q, k, v))
     for pair in range(q.shape[0]):
         with np.errstate(invalid="ignore", over="ignore"):

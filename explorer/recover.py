@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
-from explorer import backends, clock, device, measure, memory, numerics
+from explorer import backends, clock, device, fp8, measure, memory, numerics
 from explorer.clock import Protocol
 from explorer.device import Device
 from explorer.masks import Mask
@@ -283,35 +283,49 @@ def identity_block(problem: Problem, first: int) -> Any:
     return IDENTITIES[key]
 
 
-def exact_and_plain(problem: Problem) -> tuple[Float[np.ndarray, "p t s"], Float[np.ndarray, "p t s"]]:
-    """The exact weights of every (batch, head) pair, and those of the plain computation in the problem's dtype."""
+def exact_and_plain(
+    problem: Problem, rounding: str | None
+) -> tuple[Float[np.ndarray, "p t s"], Float[np.ndarray, "p t s"]]:
+    """The exact weights of every (batch, head) pair, and those of the plain computation in the problem's dtype.
+
+    rounding: on q and k as they are after rounding to that format, with a scale for each tensor.
+    """
     host, _ = measure.inputs_of(problem)
+    rounded = {n: host[n] if rounding is None else fp8.rounded(host[n], fp8.scale_of(host[n], rounding), rounding)
+               for n in ("q", "k")}  # fmt: skip
     pairs = [(b, n) for b in range(problem.batch) for n in range(problem.heads)]
     group = problem.heads // problem.kv_heads
-    q = np.stack([host["q"][b, :, n] for b, n in pairs])
-    k = np.stack([host["k"][b, :, n // group] for b, n in pairs])
+    q = np.stack([rounded["q"][b, :, n] for b, n in pairs])
+    k = np.stack([rounded["k"][b, :, n // group] for b, n in pairs])
     live = problem.mask.dense(problem.q_len, problem.kv_len)
     exact = np.stack([numerics.exact_weights(a, b, live) for a, b in zip(q, k, strict=True)])
-    one = np.broadcast_to(np.eye(problem.kv_len), (len(pairs), problem.kv_len, problem.kv_len))
+    one = np.broadcast_to(np.eye(problem.kv_len, dtype=np.float32), (len(pairs), problem.kv_len, problem.kv_len))
+    if rounding is not None:
+        v_scale = float(fp8.scale_for(1.0, rounding))
+        plain = np.stack([
+            numerics.plain_fp8(q[i : i + 1], k[i : i + 1], one[i : i + 1], live, v_scale)[0] for i in range(len(pairs))
+        ])  # fmt: skip
+        return exact, plain
     one = one.astype(numerics.numpy_dtype(problem.dtype))
     build, _ = measure.CACHE.get(
-        ("plain", q.shape, k.shape, one.shape, problem.dtype),
+        ("plain", q.shape, k.shape, one.shape, problem.dtype, measure.matmul_precision()),
         lambda: clock.build(numerics.plain, [measure.as_shape(x) for x in (q, k, one, live)]),
     )
     return exact, np.asarray(build.call(q, k, one, live)).astype(np.float32)
 
 
-TRUTHS: OrderedDict[Problem, tuple[np.ndarray, np.ndarray]] = OrderedDict()
+TRUTHS: OrderedDict[tuple[Problem, str], tuple[np.ndarray, np.ndarray]] = OrderedDict()
 
 
-def truths(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+def truths(problem: Problem, rounding: str | None = None) -> tuple[np.ndarray, np.ndarray]:
     """exact_and_plain, kept for the next backend."""
-    if problem not in TRUTHS:
-        TRUTHS[problem] = exact_and_plain(problem)
-    TRUTHS.move_to_end(problem)
+    key = problem, rounding or measure.matmul_precision()
+    if key not in TRUTHS:
+        TRUTHS[key] = exact_and_plain(problem, rounding)
+    TRUTHS.move_to_end(key)
     while len(TRUTHS) > 4:
         TRUTHS.popitem(last=False)
-    return TRUTHS[problem]
+    return TRUTHS[key]
 
 
 def judge(
@@ -330,7 +344,8 @@ def judge(
     The weights agree within the project's budget (twice the plain computation's error plus one rounding step), here
     relative to the row's largest weight: else one key too many among 500 would drown in row 0's rounding.
     """
-    exact, plain = truths(problem)
+    rounding = backends.BACKENDS[name].rounding
+    exact, plain = truths(problem, rounding)
     ours = weights.reshape(exact.shape).astype(np.float64)
     live = problem.mask.dense(problem.q_len, problem.kv_len)
     defined = live.any(axis=1)
@@ -338,8 +353,9 @@ def judge(
         top = np.where(defined, np.where(live, exact, 0).max(axis=2), 1.0)[..., None]  # (pairs, t, 1)
         error = float((np.abs(ours - exact) / top)[:, defined].max(initial=0.0))
         plain_error = float((np.abs(plain - exact) / top)[:, defined].max(initial=0.0))
-        pin = numerics.PINNED[problem.dtype][0]
-        budget = 2 * (plain_error if plain_error <= pin else pin) + numerics.epsilon(problem.dtype)
+        precision = rounding or problem.dtype
+        pin = numerics.PINNED[precision][0]
+        budget = 2 * (plain_error if plain_error <= pin else pin) + numerics.epsilon(precision)
         kept = np.where(live & (exact > 0), ours / exact, 0)
         missed = live & defined[:, None] & (kept <= 0.05 * kept.max(axis=2, keepdims=True)) & (exact > budget * top)
         leaked = ~live & (ours > 1e-4 * ours.max(axis=2, keepdims=True))

@@ -341,3 +341,15 @@ def test_with_array_takes_the_named_implementation() -> None:
     q = jnp.ones((1, 2, 1, 4))
     out = functools.partial(recover.with_array, name="xla", mask=CAUSAL)(q, q, q)
     assert np.allclose(out, sdpa.xla(q, q, q, mask=CAUSAL))
+
+
+def test_fp8_weights_are_judged_on_rounded_inputs() -> None:
+    """The plain FP8 computation itself passes; the exact weights of the unrounded inputs would not need to."""
+    p = recover.CASES["causal"].problem()
+    _, plain = recover.truths(p, "float8_e4m3fn")
+    found = recover.judge(p, "cudnn_fp8", plain.reshape(1, 4, 40, 40).astype(np.float32))
+    assert found.is_as_meant
+    assert found.budget is not None
+    assert 0.1 < found.budget < 0.5
+    shifted = np.roll(plain, 1, axis=2).reshape(1, 4, 40, 40).astype(np.float32)
+    assert recover.judge(p, "cudnn_fp8", shifted).verdict == "leaks and misses"
