@@ -25,7 +25,7 @@ async def elsewhere(address: str) -> AsyncIterator[Cluster]:
     """The Dask cluster at that address, with TLS if the environment or Dask's settings say so."""
     worker.quiet_dask()
     async with _client(address, security=worker.security()) as client:
-        yield Cluster(client)
+        yield Cluster(client, address)
 
 
 @contextlib.asynccontextmanager
@@ -47,11 +47,13 @@ async def here(count: int | None) -> AsyncIterator[Cluster]:
         from distributed import Scheduler
 
         dask.config.set({"distributed.scheduler.http.routes": [], "distributed.scheduler.work-stealing": False})
-        async with Scheduler(host="127.0.0.1", dashboard=False, dashboard_address="127.0.0.1:0") as scheduler:
+        # Workers come by TCP; this process's own client needs no socket, which saves a third of the time for a call.
+        ways = {"protocol": ["tcp://", "inproc://"], "host": ["127.0.0.1", ""], "port": [0, 0]}
+        async with Scheduler(**ways, dashboard=False, dashboard_address="127.0.0.1:0") as scheduler:
             keepers = [asyncio.create_task(command.keep(scheduler.address)) for command in commands]
             try:
-                async with _client(scheduler.address) as client:
-                    yield Cluster(client, {command.name: command for command in commands})
+                async with _client(str(scheduler.listeners[1].contact_address)) as client:
+                    yield Cluster(client, str(scheduler.address), {command.name: command for command in commands})
             finally:
                 for keeper in keepers:
                     keeper.cancel()
@@ -70,13 +72,9 @@ def _client(address: str, **options: Any) -> Any:
 class Cluster:
     """What the engine asks of Dask."""
 
-    def __init__(self, client: Any, commands: dict[str, _Command] | None = None) -> None:
-        self.client = client
+    def __init__(self, client: Any, address: str, commands: dict[str, _Command] | None = None) -> None:
+        self.client, self.address = client, address
         self._commands = commands or {}
-
-    @property
-    def address(self) -> str:
-        return self.client.scheduler.address
 
     @property
     def is_connected(self) -> bool:

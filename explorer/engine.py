@@ -318,14 +318,16 @@ class Engine:
         """Give every free worker the first job that may run there. On the engine's own thread."""
         with self._changed:
             for job in list(self._active) if self._cluster is not None else ():
-                if job not in self._turns and (chosen := self._choose(job)) is not None:
+                free = [each for each in self._workers.values() if each.turn is None and not each.is_condemned]
+                if not free:
+                    break
+                if job not in self._turns and (chosen := self._choose(job, free)) is not None:
                     self._hand(job, chosen)
 
-    def _choose(self, job: Job) -> _Worker | None:
-        free = [each for each in self._workers.values() if each.turn is None and not each.is_condemned]
+    def _choose(self, job: Job, free: list[_Worker]) -> _Worker | None:
         if job.home is not None and any(each.home == job.home for each in self._workers.values()):
             return next((each for each in free if each.home == job.home), None)
-        if job.home is not None and time.monotonic() - self._gone.get(job.home, 0.0) < AWAY_S:
+        if job.home in self._gone and time.monotonic() - self._gone[job.home] < AWAY_S:
             return None  # _lose has set a timer
         ahead = {other.home for other in self._active if other is not job and other.priority <= job.priority}
         if len(job.points) > 1:  # behind a sweep it would wait there to the end, while another worker comes free
@@ -484,15 +486,18 @@ class Engine:
             gone = self._workers.pop(address, None)
             if gone is None:
                 return
-            _remember(self._gone, gone.home, time.monotonic())
-            asyncio.get_running_loop().call_later(AWAY_S, self._dispatch)
-            self._restarts += not is_leaving
+            self._gone.pop(gone.home, None)
+            if not is_leaving:
+                self._restarts += 1
+                _remember(self._gone, gone.home, time.monotonic())
+                asyncio.get_running_loop().call_later(AWAY_S, self._dispatch)
             if not self._workers:
                 self._trouble = f"{why}; another is starting."
             if (turn := gone.turn) is not None and turn.id in self._turns_by_id:
                 if turn.has_begun and not is_leaving:
                     during = turn.point.progress[2] or turn.job.label
-                    log.warning("worker %s is gone during %s", gone.name, turn.job)
+                    if not turn.job.is_over:
+                        log.warning("worker %s is gone during %s", gone.name, turn.job)
                     self._over(turn, "failed", f"{why}{during and ' during '}{during}.", "WorkerDied")
                 else:
                     self._hand_back(turn)

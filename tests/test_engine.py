@@ -20,7 +20,7 @@ import engine_calls as calls
 import psutil
 import pytest
 
-from explorer import engine
+from explorer import cluster, engine
 from explorer.engine import LIVE, STAGE, SWEEP, Call, Engine, Job, Loss
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -327,7 +327,7 @@ def test_a_call_that_exits_leaves_the_worker_alone(queue: Engine) -> None:
     ("function", "kwargs", "says"),
     [
         (calls.unsendable, {}, "a result must be plain data that can be sent, got lock"),
-        (calls.of_jax, {}, "a result must be plain data or NumPy, got jax"),
+        (calls.of_jax, {}, "a result must be plain data or NumPy, got jax.Array"),
         (calls.large, {"mib": 65}, "a result may have 64 MiB at most, got 65 MiB"),
     ],
 )
@@ -461,7 +461,7 @@ def test_a_job_over_its_time_limit_is_stopped(queue: Engine, gate: Gate, holds_t
     assert (job.state, job.error) == ("timed_out", "Stopped at its time limit of 0.3 s.")
     assert job.started is not None
     assert job.finished is not None
-    assert 0.3 <= job.finished - job.started < 5
+    assert job.finished - job.started > 0.25
     assert queue.ask(calls.pid, timeout_s=LONG_S) != before
     wait_for(lambda: not is_running(before))
 
@@ -540,6 +540,21 @@ def test_workers_are_told_with_their_processes(pair: Engine) -> None:
     assert stats.jobs["done"] > 0
 
 
+def test_a_worker_that_is_sent_away_loses_nothing(pair: Engine, gate: Gate, tmp_path: Path) -> None:
+    """As when a node is drained: its command gets SIGTERM. The point that ran there runs again on the other worker."""
+    held = Call(calls.hold_once, {"gate": gate.path, "seen": str(tmp_path / "seen")})
+    sweep = pair.submit_many([Call(calls.pid), held, Call(calls.pid)])
+    until(sweep, lambda job: job.progress[2] == "at the gate")
+    left = next(each for each in pair.stats().workers if each.name == sweep.worker)
+    os.kill(os.getpgid(left.pid or 0), signal.SIGTERM)
+    assert is_done(sweep)
+    assert [point.state for point in sweep.points] == ["done"] * 3
+    before, *after = sweep.results
+    assert before == left.pid
+    assert len(set(after)) == 1
+    assert before not in after
+
+
 # --- what must stay bounded, and what must stay quiet
 
 
@@ -575,38 +590,32 @@ def test_nothing_listens_beyond_the_loopback_interface(queue: Engine) -> None:
     assert listening == {"127.0.0.1"}
 
 
-def test_close_tells_the_waiting_and_leaves_no_process(gate: Gate) -> None:
+def test_close_tells_the_waiting_lets_the_running_end_and_leaves_no_process(gate: Gate) -> None:
+    others = {child.pid for child in psutil.Process().children(recursive=True)}
     closing = engine.start(workers=1)
     running = closing.submit(calls.hold, {"gate": gate.path})
     waiting = closing.submit(calls.pid)
     until(running, has_result)
-    children = [child.pid for child in psutil.Process().children(recursive=True)]
-    family = [pid for pid in children if pid in {running.results[0], psutil.Process(running.results[0]).ppid()}]
-    assert len(family) == 2
-    closing.close()
-    assert not any(is_running(pid) for pid in family)
-    for job in (running, waiting):
-        assert (job.state, job.error) == ("cancelled", "The app is shutting down.")
-    late = closing.submit(calls.pid)
-    assert (late.state, late.error) == ("failed", "The app is shutting down.")
-    assert closing.stats().state == "closed"
-    closing.close()
-
-
-def test_close_lets_a_running_point_end_if_asked(gate: Gate) -> None:
-    closing = engine.start(workers=1)
-    running = closing.submit(calls.hold, {"gate": gate.path})
-    until(running, has_result)
+    family = {child.pid for child in psutil.Process().children(recursive=True)} - others
+    assert running.results[0] in family
     thread = threading.Thread(target=closing.close, kwargs={"grace_s": LONG_S})
     thread.start()
-    until(running, lambda job: job.is_stopping)
+    ended(waiting)
+    assert (waiting.state, waiting.error) == ("cancelled", "The app is shutting down.")
+    late = closing.submit(calls.pid)
+    assert (late.state, late.error) == ("failed", "The app is shutting down.")
+    assert running.state == "running"
     gate.open()
     thread.join(LONG_S)
     assert not thread.is_alive()
     assert len(running.results) == 2
+    assert closing.stats().state == "closed"
+    wait_for(lambda: not any(is_running(pid) for pid in family))
+    closing.close()
 
 
-def test_without_a_cluster_jobs_wait_and_the_reason_is_told() -> None:
+def test_without_a_cluster_jobs_wait_and_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "CONNECT_S", 0.5)
     nowhere = engine.start(address="tcp://127.0.0.1:9")
     job = nowhere.submit(calls.pid)
     wait_for(lambda: nowhere.stats().trouble is not None)
@@ -630,19 +639,19 @@ def run_python(code: str, *, env: dict[str, str] | None = None) -> subprocess.Co
 
 
 def test_the_server_never_loads_jax_and_stdout_is_its_own(tmp_path: Path) -> None:
-    """From `python -c`, unguarded; with the libraries loaded in the worker; with jobs that print."""
+    """From `python -c`, unguarded; with the libraries loaded in the worker; with jobs that print; without close()."""
     code = """
         import json, os, sys
         from pathlib import Path
         import engine_calls as calls
-        from explorer import engine
+        from explorer import cluster, engine
         queue = engine.start(workers=1)
         queue.ask(calls.say, {"text": "from the worker"}, timeout_s=90)
         found = queue.ask(calls.process)
-        jaxlib = {pid: "jaxlib" in Path(f"/proc/{pid}/maps").read_text() for pid in (os.getpid(), queue.ask(calls.pid))}
-        queue.close()
+        pid = queue.ask(calls.pid)
+        jaxlib = ["jaxlib" in Path(f"/proc/{each}/maps").read_text() for each in (os.getpid(), pid)]
         here = [name for name in ("jax", "streamlit", "pandas") if name in sys.modules]
-        print(json.dumps({"here": here, "there": found, "jaxlib": list(jaxlib.values())}))
+        print(json.dumps({"here": here, "there": found, "jaxlib": jaxlib, "pid": pid}))
     """
     cache = str(tmp_path / "cache")
     done = run_python(code, env={"EXPLORER_LOAD_LIBRARIES": "1", "EXPLORER_CACHE_DIR": cache, "JAX_PLATFORMS": "cpu"})
@@ -653,6 +662,7 @@ def test_the_server_never_loads_jax_and_stdout_is_its_own(tmp_path: Path) -> Non
     assert answer["here"] == []
     assert "jax" in answer["there"]["modules"]
     assert answer["jaxlib"] == [False, True]
+    assert not is_running(answer["pid"])
     assert answer["there"]["environment"]["JAX_COMPILATION_CACHE_DIR"] == f"{cache}/jax"
 
 
@@ -661,7 +671,7 @@ def test_workers_do_not_outlive_a_server_that_was_killed() -> None:
         import os, signal
         import psutil
         import engine_calls as calls
-        from explorer import engine
+        from explorer import cluster, engine
         queue = engine.start(workers=1)
         worker = queue.ask(calls.pid, timeout_s=60)
         print(worker, psutil.Process(worker).ppid(), flush=True)
@@ -672,14 +682,3 @@ def test_workers_do_not_outlive_a_server_that_was_killed() -> None:
     pids = [int(word) for word in done.stdout.split()]
     assert len(pids) == 2
     wait_for(lambda: not any(is_running(pid) for pid in pids))
-
-
-def test_a_script_that_just_ends_takes_its_workers_along() -> None:
-    code = """
-        import engine_calls as calls
-        from explorer import engine
-        print(engine.start(workers=1).ask(calls.pid, timeout_s=60))
-    """
-    done = run_python(code)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert not is_running(int(done.stdout))
