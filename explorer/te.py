@@ -59,8 +59,8 @@ def cudnn_version(path: str) -> str | None:
 def mixed_cudnn(paths: list[str] | None = None) -> str | None:
     """None where every loaded cuDNN library is of one version, else a sentence with the paths.
 
-    Two places alone prove nothing: a pip package's libcudnn.so.9 is a shim that loads the system's parts, works, and tells
-    their version.
+    Two places alone prove nothing: a pip package's libcudnn.so.9 is a shim that loads the system's parts, works, and
+    tells their version.
     """
     homes = cudnn_homes(loaded_libraries("libcudnn") if paths is None else paths)
     versions = {path: cudnn_version(path) for path in homes.values()}
@@ -123,8 +123,8 @@ def prepare() -> str | None:
     if os.environ.get("JAX_PLATFORMS") == "cpu":
         return None  # it would not be used; the rules say that there is no GPU
     try:
-        with warnings.catch_warnings():  # it warns of a PyTorch without its PyTorch part; nobody here wants that part
-            warnings.filterwarnings("ignore", message=".*PyTorch.*", category=RuntimeWarning)
+        with warnings.catch_warnings():  # of a PyTorch without its part, of JAX's old names: nothing to do with us
+            warnings.simplefilter("ignore")
             importlib.import_module("transformer_engine.jax")
     except Exception as error:  # noqa: BLE001 - a library that fails to load raises many classes; each becomes a sentence
         return classify(error, found, loaded_libraries("libcudnn"))
