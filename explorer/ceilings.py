@@ -82,7 +82,7 @@ def verdict(p: Problem, timing: Timing, precision: str, found: Ceilings | None) 
         "peak_tflops": peak,
         "copy_tb_s": None if found is None else found.copy_tb_s,
         "bound_tflops": bound,
-        "bound_share": None if bound is None else tflops / bound,
+        "bound_share": tflops / bound if bound else None,  # 0 where the mask leaves nothing to compute
         "suspect": suspect,
     }
 

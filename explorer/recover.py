@@ -499,6 +499,13 @@ def record(problem: Problem, name: str, *, as_array: bool = False, protocol: Pro
     return made.but(accuracy=accuracy)
 
 
+def records(points: Sequence[tuple[Problem, str]], *, protocol: Protocol = QUICK) -> Iterator[Record]:
+    """A record with its mask as executed for each (problem, backend); a trap's mask comes as the trap has it."""
+    by_array = {trap.problem for trap in TRAPS.values() if trap.as_array}
+    for problem, name in points:
+        yield record(problem, name, as_array=problem in by_array, protocol=protocol)
+
+
 def _measure_array(problem: Problem, name: str, protocol: Protocol) -> Record:
     """measure.measure, for the program that gets its mask as an array."""
     here = device.here()

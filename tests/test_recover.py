@@ -353,3 +353,18 @@ def test_fp8_weights_are_judged_on_rounded_inputs() -> None:
     assert 0.1 < found.budget < 0.5
     shifted = np.roll(plain, 1, axis=2).reshape(1, 4, 40, 40).astype(np.float32)
     assert recover.judge(p, "cudnn_fp8", shifted).verdict == "leaks and misses"
+
+
+def test_the_recording_holds_every_pair_and_every_trap() -> None:
+    from explorer.recordings.sets import SETS
+
+    points = SETS["masks"].points
+    wanted = {(case.problem(), name) for case in recover.CASES.values() for name in backends.BACKENDS}
+    assert wanted <= {(point.problem, point.backend) for point in points}
+    assert len(points) == len(wanted) + 9
+    by_array = recover.TRAPS["no-key"].problem
+    made = list(recover.records([(by_array, "naive"), (recover.CASES["window"].problem(), "cudnn_fp8")]))
+    assert (made[0].backend, made[0].status) == ("naive", "ok")
+    assert made[0].accuracy is not None
+    assert made[0].accuracy["recovered"]["as_array"] is True
+    assert made[1].status == "refused"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from explorer import clock, sweep
+from explorer import backends, clock, recover, sweep
 from explorer.clock import Protocol
 from explorer.problem import Problem
 from explorer.sweep import Point
@@ -19,13 +19,17 @@ NVIDIA_TFLOPS = {2048: (633, 484), 4096: (671, 591), 8192: (691, 644), 16384: (7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Set:
-    """Points to measure with one protocol. with_peak: also each point's peak memory, in processes of their own."""
+    """Points to measure with one protocol. with_peak: also each point's peak memory, in processes of their own.
+
+    with_mask: each record also holds the mask as executed, recovered from the backend.
+    """
 
     label: str
     about: str
     points: tuple[Point, ...]
     protocol: Protocol = clock.LAB_SWEEP
     with_peak: bool = False
+    with_mask: bool = False
     page: str = "latency"
     axis: str = field(default="q_len")
 
@@ -46,6 +50,17 @@ def _causal_and_full() -> tuple[Point, ...]:
         found += sweep.points(base.but(causal=causal), specs, axis="q_len", values=CAUSAL_LENGTHS)
     return tuple(found)
 
+
+def _masks() -> tuple[Point, ...]:
+    """Every backend on every mask, and the traps."""
+    cases = [
+        Point(problem=case.problem(), backend=name) for case in recover.CASES.values() for name in backends.BACKENDS
+    ]
+    traps = [Point(problem=trap.problem, backend=name) for trap in recover.TRAPS.values() for name in trap.backends]
+    return (*cases, *traps)
+
+
+DECODE = Problem(batch=8, q_len=1, kv_len=4096, heads=32, kv_heads=32, head_dim=128, dtype="bfloat16")
 
 # The peaks come before the largest points: afterwards this process holds memory that the child processes would need
 SETS: dict[str, Set] = {
@@ -106,6 +121,22 @@ SETS: dict[str, Set] = {
         about="T = 256 … 16384 with naive, XLA and cuDNN; the last two also unmasked: who skips the masked half",
         points=_causal_and_full(),
         protocol=Protocol(warmup=2, repeats=20, limit_s=5.0, trace_calls=10),
+    ),
+    "masks": Set(
+        label="Masks as executed",
+        about="every backend on every mask: weights recovered by v = identity, with a verdict; and the known traps",
+        points=_masks(),
+        protocol=recover.QUICK,
+        with_mask=True,
+        page="masks",
+        axis="kv_len",
+    ),
+    "decode": Set(
+        label="A decode step against K",
+        about="one query, B=8 S=4096 N=32 H=128 bfloat16, K = 1 … 32: what sharing heads saves in time",
+        points=tuple(sweep.points(DECODE, ["naive", "xla", "cudnn"], axis="kv_heads", values=(1, 2, 4, 8, 16, 32))),
+        page="heads",
+        axis="kv_heads",
     ),
 }
 
