@@ -368,3 +368,14 @@ def test_the_recording_holds_every_pair_and_every_trap() -> None:
     assert made[0].accuracy is not None
     assert made[0].accuracy["recovered"]["as_array"] is True
     assert made[1].status == "refused"
+
+
+def test_a_problem_without_a_right_answer_is_not_called_right() -> None:
+    made = recover.record(recover.CASES["padding-all"].problem(), "xla")
+    assert (made.status, made.timing) == ("disagrees", None)
+    assert "no right answer exists" in (made.reason or "")
+    assert made.accuracy is not None
+    assert (made.accuracy["verdict"], made.accuracy["max_abs_error"]) == ("not checked", None)
+    found = recover.of_record(made)
+    assert found is not None
+    assert (found.verdict, found.no_key) == ("undefined", "mean of v")
