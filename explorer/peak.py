@@ -12,19 +12,21 @@ import resource
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from explorer import cost, memory
+from explorer import backends, cost, device, memory
 from explorer.problem import Problem
 
 LIMIT_S = 120.0
 ANSWER = "explorer-peak:"  # libraries print to stdout too
-OUTCOMES = ("fits", "out_of_memory", "died", "timed_out", "refused", "failed")
-TOGETHER = 6  # child processes at once: nothing is timed in them
+OUTCOMES = ("fits", "out_of_memory", "died", "timed_out", "refused", "failed", "cancelled")
+TOGETHER = 9  # child processes at once, where the memory has room for all: nothing is timed in them
+BEAT_S = 0.5  # a progress report comes at least this often
 STEP = 64  # lengths are looked for in multiples of it
 
 
@@ -57,8 +59,12 @@ def measure(
     limit_bytes: int | None = None,
     extra_bytes: int = 0,
     limit_s: float = LIMIT_S,
+    stop: threading.Event | None = None,
 ) -> Peak:
-    """Run once in a fresh process. extra_bytes are allocated beside it, to prove that the measurement sees them."""
+    """Run once in a fresh process, which is killed at the limit, or when stop is set.
+
+    extra_bytes are allocated beside it, to prove that the measurement sees them.
+    """
     task = {"problem": problem.to_json(), "backend": backend, "limit_bytes": limit_bytes, "extra_bytes": extra_bytes}
     environment = {
         **os.environ,
@@ -80,32 +86,65 @@ def measure(
     assert child.stdin is not None
     assert child.stdout is not None
     assert child.stderr is not None
+    ended, out_of_time, stop = threading.Event(), threading.Event(), stop or threading.Event()
+
+    def watch() -> None:
+        start = time.monotonic()
+        while not ended.wait(0.1):
+            if time.monotonic() - start > limit_s:
+                out_of_time.set()
+            if stop.is_set() or out_of_time.is_set():
+                child.kill()
+                return
+
+    complaints: list[str] = []
+    reader = threading.Thread(target=lambda: complaints.extend(child.stderr or ()), daemon=True)
     try:
-        timer = threading.Timer(limit_s, child.kill)
-        timer.start()
-        complaints: list[str] = []
-        reader = threading.Thread(target=lambda: complaints.extend(child.stderr or ()), daemon=True)
+        threading.Thread(target=watch, daemon=True).start()
         reader.start()
         with contextlib.suppress(BrokenPipeError):
             child.stdin.write(json.dumps(task) + "\n")
             child.stdin.flush()
         answers = [line[len(ANSWER) :] for line in child.stdout if line.startswith(ANSWER)]
         code = child.wait()
-        has_time = timer.is_alive()
-        timer.cancel()
-        reader.join(timeout=1)
     finally:
+        ended.set()
         child.kill()
         child.wait()
+        reader.join(timeout=1)
         for pipe in (child.stdin, child.stdout, child.stderr):
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
     if answers:
         return Peak(**known | json.loads(answers[-1]))
-    if not has_time:
+    if out_of_time.is_set():
         return Peak(**known, outcome="timed_out", reason=f"the process was not done after {limit_s:g} s and was ended")
+    if stop.is_set():
+        return Peak(**known, outcome="cancelled", reason="cancelled before it was done")
     last = next((line.strip() for line in reversed(complaints) if line.strip()), "it said nothing")
     return Peak(**known, outcome="died", reason=f"the process died (exit code {code}): {last[:300]}")
+
+
+class Room:
+    """Memory that child processes share: each waits until what it needs is free, so that none fails for another's."""
+
+    def __init__(self, room_bytes: int) -> None:
+        self.room_bytes = self.free_bytes = room_bytes
+        self.changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def take(self, need_bytes: int) -> Iterator[None]:
+        """More than there is at all waits for the whole room: then it is that call alone which does not fit."""
+        need_bytes = min(need_bytes, self.room_bytes)
+        with self.changed:
+            self.changed.wait_for(lambda: self.free_bytes >= need_bytes)
+            self.free_bytes -= need_bytes
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.free_bytes += need_bytes
+                self.changed.notify_all()
 
 
 def measure_many(
@@ -115,17 +154,35 @@ def measure_many(
     report: Callable[..., None] = lambda done, total, text="": None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Iterator[Peak]:
-    """Several (problem, backend), a few processes at a time; in order. Skips those that by formula can't fit."""
-    tasks = [(Problem.from_json(problem), backend) for problem, backend in tasks]
+    """Several (problem, backend), a few processes at a time, in order; when this ends, so have they."""
+    found = [(Problem.from_json(problem), backend) for problem, backend in tasks]
+    room, stop = Room(child_room()), threading.Event()
+
+    here = device.here()
+
+    def one(p: Problem, backend: str) -> Peak:
+        if (reason := backends.BACKENDS[backend].why_not(p, here)) is not None:
+            return Peak(problem=p, backend=backend, outcome="refused", formula_bytes=formula(backend, p), reason=reason)
+        # Twice the formula: compilers try out several programs, each with its own working memory
+        with room.take(2 * formula(backend, p) + CONTEXT_BYTES):
+            if stop.is_set():
+                known = {"formula_bytes": formula(backend, p), "reason": "cancelled before it was done"}
+                return Peak(problem=p, backend=backend, outcome="cancelled", **known)
+            return measure(p, backend, limit_bytes=limit_bytes, stop=stop)
+
     with ThreadPoolExecutor(min(TOGETHER, os.cpu_count() or 1)) as pool:
-        waiting = [pool.submit(measure, problem, backend, limit_bytes=limit_bytes) for problem, backend in tasks]
-        for done, future in enumerate(waiting):
-            report(done, len(waiting), f"{tasks[done][1]} {tasks[done][0]}, a process of its own")
-            yield future.result()
-            if cancelled():
-                pool.shutdown(wait=False, cancel_futures=True)
-                return
-        report(len(waiting), len(waiting), "done")
+        waiting = [pool.submit(one, p, backend) for p, backend in found]
+        try:
+            for done, (future, (p, backend)) in enumerate(zip(waiting, found, strict=True)):
+                while not future.done() and not cancelled():
+                    report(done, len(waiting), f"{backend} {p}, in a process of its own")
+                    wait([future], timeout=BEAT_S)
+                if cancelled():
+                    return
+                yield future.result()
+            report(len(waiting), len(waiting), "done")
+        finally:
+            stop.set()  # also where the caller closes the generator: no process stays behind
 
 
 def longest(backend: str, p: Problem, room_bytes: int) -> int:
@@ -223,11 +280,11 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
     import jax
     import jax.numpy as jnp
 
-    from explorer import device, measure
+    from explorer import measure
 
     problem, name = Problem.from_json(task["problem"]), task["backend"]
     here = device.here()
-    if (reason := measure.backends.BACKENDS[name].why_not(problem, here)) is not None:
+    if (reason := backends.BACKENDS[name].why_not(problem, here)) is not None:
         return {"outcome": "refused", "reason": reason}
     built = measure.compile_one(problem, name)
     sizes = memory.analysis(built.call)
@@ -275,7 +332,8 @@ def main() -> int:
     task = json.loads(sys.stdin.readline() or "{}")
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     worker.set_environment()
-    worker.load_libraries()
+    if task["backend"].startswith("transformer_engine"):
+        worker.load_libraries()  # it must come before JAX, and takes seconds
     answer = run(task)
     print(ANSWER + json.dumps(answer), flush=True)
     return 0

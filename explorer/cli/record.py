@@ -37,6 +37,8 @@ def main(args: argparse.Namespace) -> int:
     from explorer import ceilings, worker
 
     worker.set_environment()
+    if any(point.backend.startswith("transformer_engine") for name in wanted for point in SETS[name].points):
+        worker.load_libraries()  # it must come before JAX, and takes seconds
     args.folder.mkdir(parents=True, exist_ok=True)
     found = ceilings.here(report=to_stderr)
     rates = ", ".join(f"{dtype} {tflops:.4g} TFLOP/s" for dtype, tflops in found.tflops.items())
@@ -63,6 +65,7 @@ def made_of(name: str) -> Iterator[Record]:
 
     each = SETS[name]
     if each.with_mask:
+        sweep.compile_ahead(each.points, report=to_stderr)
         yield from recover.records([(point.problem, point.backend) for point in each.points], protocol=each.protocol)
         return
     peaks = {}

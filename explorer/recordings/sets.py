@@ -17,6 +17,10 @@ MEMORY_LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
 NVIDIA_TFLOPS = {2048: (633, 484), 4096: (671, 591), 8192: (691, 644), 16384: (702, 673)}
 
 
+# A pause before each sample of a long call: half the samples, half the minutes
+LONG_CALLS = Protocol(warmup=2, repeats=10, trace_calls=10)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Set:
     """Points to measure with one protocol. with_peak: also each point's peak memory, in processes of their own.
@@ -39,15 +43,6 @@ def _nvidia() -> tuple[Point, ...]:
     found = []
     for causal in (False, True):
         found += sweep.points(base.but(causal=causal), ["cudnn"], axis="q_len", values=NVIDIA_LENGTHS)
-    return tuple(found)
-
-
-def _causal_and_full() -> tuple[Point, ...]:
-    base = Problem(dtype="bfloat16")
-    found = []
-    for causal in (True, False):
-        specs = ["naive", "xla", "cudnn"] if causal else ["xla", "cudnn"]
-        found += sweep.points(base.but(causal=causal), specs, axis="q_len", values=CAUSAL_LENGTHS)
     return tuple(found)
 
 
@@ -83,23 +78,12 @@ SETS: dict[str, Set] = {
         ),
         axis="batch",
     ),
-    "what-next": Set(
-        label="T = 256 … 2048, bfloat16",
-        about="step 15: memory and cuDNN's speed-up; warm-up 2, 20 repeats",
-        points=tuple(
-            sweep.points(
-                LAB.but(dtype="bfloat16"), ["naive", "xla", "cudnn"], axis="q_len", values=(256, 512, 1024, 2048)
-            )
-        ),
-        with_peak=True,
-    ),
     "memory": Set(
-        label="Memory to 8k, bfloat16",
-        about="naive, XLA and cuDNN with each one's peak in a fresh process",
+        label="Time and memory to 8k, bfloat16",
+        about="step 15 and beyond: naive, XLA and cuDNN, T = 256 … 8192, each with its peak in a fresh process",
         points=tuple(
             sweep.points(LAB.but(dtype="bfloat16"), ["naive", "xla", "cudnn"], axis="q_len", values=MEMORY_LENGTHS)
         ),
-        protocol=Protocol(warmup=1, repeats=5, limit_s=5.0, trace_calls=5),
         with_peak=True,
         page="memory",
     ),
@@ -107,6 +91,7 @@ SETS: dict[str, Set] = {
         label="NVIDIA's own points",
         about="B=1 N=64 K=8 H=128 bfloat16, full and causal, T = 2k … 16k, beside NVIDIA's published TFLOP/s",
         points=_nvidia(),
+        protocol=LONG_CALLS,
         page="roofline",
     ),
     "nvidia-points-sustained": Set(
@@ -118,9 +103,13 @@ SETS: dict[str, Set] = {
     ),
     "causal-16k": Set(
         label="Causal to 16k, bfloat16",
-        about="T = 256 … 16384 with naive, XLA and cuDNN; the last two also unmasked: who skips the masked half",
-        points=_causal_and_full(),
-        protocol=Protocol(warmup=2, repeats=20, limit_s=5.0, trace_calls=10),
+        about="T = 256 … 16384 with naive, XLA and cuDNN; beside the unmasked times of “memory”: who skips the half",
+        points=tuple(
+            sweep.points(
+                LAB.but(dtype="bfloat16", causal=True), ["naive", "xla", "cudnn"], axis="q_len", values=CAUSAL_LENGTHS
+            )
+        ),
+        protocol=LONG_CALLS,
     ),
     "masks": Set(
         label="Masks as executed",
