@@ -11,55 +11,58 @@ from explorer.masks import Mask
 
 LARGEST = fp8.FORMATS[fp8.E4M3].largest
 WEIGHT_SCALE = fp8.WEIGHT_SCALE
-HEADROOM = 8.0  # of the gradients' scales: what is beyond so many standard deviations saturates
+HEADROOM = 4.0  # of the gradients' scale: how far the largest may lie above what is expected for normal inputs
+SPREAD = 6.0  # largest over RMS of some million normal numbers
 
 
 def attend(q: Any, k: Any, v: Any, *, mask: Mask, kernel: Callable[..., Any] = private_fp8.attention) -> Any:
-    """Forward, and backward where JAX's rules allow it; casts included, in one program. kernel: the FP8 attention."""
+    """Forward, and backward where JAX's rules allow it; casts included, in one program. kernel: the FP8 attention.
+
+    JAX 0.9 to 0.12 hands XLA the backward pass's scales in another order than XLA gives them names (jax:
+    fp8_params_keys_bwd; xla: GetCudnnFlashAttentionBackwardF8OperationGraph): descale_o, descale_dO, descale_s against
+    descale_s, descale_o, descale_dO, and scale_dQ, dK, dV, dP against scale_dP, dQ, dK, dV. JAX's own tests pass 1
+    for each. So here those that change places are equal: v, the output's gradient, the weights and the output all
+    come with WEIGHT_SCALE as their scale, the gradients with a common one, and since attention is linear in v and in
+    the output's gradient, what is missing from their scales is put back at the end. Right in either order.
+    """
     import jax
     import jax.numpy as jnp
 
     softmax_scale = q.shape[-1] ** -0.5
+    fixed = {"scale_s": WEIGHT_SCALE, "scale_o": WEIGHT_SCALE}
+    # An average of v's rows is nowhere larger than v's largest: with v's scale the output never clips
+    fixed |= dict.fromkeys(("descale_v", "descale_s", "descale_o", "descale_dO"), 1 / WEIGHT_SCALE)
 
     def forward(q8: Any, k8: Any, v8: Any, scales: dict[str, Any]) -> Any:
         return kernel(q8, k8, v8, causal=mask.causal, softmax_scale=softmax_scale, scales=scales)
 
-    def quantised(q: Any, k: Any, v: Any) -> tuple[tuple[Any, Any, Any], dict[str, Any]]:
-        arrays, factors = zip(*map(quantise, (q, k, v)), strict=True)
-        q_scale, k_scale, v_scale = factors
-        scales = {
-            "descale_q": 1 / q_scale,
-            "descale_k": 1 / k_scale,
-            "descale_v": 1 / v_scale,
-            "scale_s": WEIGHT_SCALE,
-            "descale_s": 1 / WEIGHT_SCALE,
-            # An average of v's rows is nowhere larger than v's largest: v's scale never clips the output
-            "scale_o": v_scale,
-            "descale_o": 1 / v_scale,
-        }
-        return arrays, scales
+    def quantised(q: Any, k: Any, v: Any) -> tuple[tuple[Any, Any, Any], Any, dict[str, Any]]:
+        arrays, (q_scale, k_scale, v_scale) = zip(*map(quantise, (q, k, v)), strict=True)
+        return arrays, v_scale, fixed | {"descale_q": 1 / q_scale, "descale_k": 1 / k_scale}
 
-    def dequantise(array: Any, descale: Any) -> Any:
-        return (array.astype(jnp.float32) * descale).astype(q.dtype)
+    def dequantise(array: Any, scale: Any) -> Any:
+        return (array.astype(jnp.float32) / scale).astype(q.dtype)
 
     @jax.custom_vjp
     def attention(q: Any, k: Any, v: Any) -> Any:
-        arrays, scales = quantised(q, k, v)
-        return dequantise(forward(*arrays, scales), scales["descale_o"])
+        arrays, v_scale, scales = quantised(q, k, v)
+        return dequantise(forward(*arrays, scales), v_scale)
 
     def with_residuals(q: Any, k: Any, v: Any) -> Any:
-        arrays, scales = quantised(q, k, v)
-        # The gradient's own scale is known only later. All is linear in it: it comes normalised to at most 1
-        more, factors = gradient_scales(arrays, scales, softmax_scale)
+        arrays, v_scale, scales = quantised(q, k, v)
+        common = gradient_scale(arrays, scales, softmax_scale, mask.causal)
+        more = {"descale_dP": 1 / common, **dict.fromkeys(("scale_dP", "scale_dQ", "scale_dK", "scale_dV"), common)}
         out, pull = jax.vjp(lambda q8, k8, v8: forward(q8, k8, v8, scales | more), *arrays)
-        return dequantise(out, scales["descale_o"]), (pull, factors)
+        return dequantise(out, v_scale), (pull, common, v_scale)
 
     def backward(residuals: Any, g: Any) -> Any:
-        pull, factors = residuals
+        pull, common, v_scale = residuals
         g8, g_scale = quantise(g)
-        gradients = pull(g8)
-        unit = LARGEST / g_scale  # what the normalised gradient was divided by
-        return tuple(dequantise(x, unit / f) for x, f in zip(gradients, factors, strict=True))
+        dq, dk, dv = pull(g8)
+        # The kernel took the output's gradient to be g8 / WEIGHT_SCALE, and v to be v8 / WEIGHT_SCALE
+        dv_scale = common * g_scale / WEIGHT_SCALE
+        both = dv_scale * v_scale / WEIGHT_SCALE
+        return dequantise(dq, both), dequantise(dk, both), dequantise(dv, dv_scale)
 
     attention.defvjp(with_residuals, backward)
     return attention(q, k, v)
@@ -77,37 +80,32 @@ def quantise(x: Any) -> tuple[Any, Any]:
     return jnp.where(good, scaled, jnp.nan).astype(jnp.float8_e4m3fn), scale
 
 
-def gradient_scales(arrays: tuple[Any, Any, Any], scales: dict[str, Any], softmax_scale: float) -> Any:
-    """Scales of the backward pass for an output gradient whose largest element is 1, and those of dq, dk, dv.
+def gradient_scale(arrays: tuple[Any, Any, Any], scales: dict[str, Any], softmax_scale: float, causal: bool) -> Any:
+    """One scale for dq, dk, dv and the scores' gradient, of an output gradient whose largest is LARGEST / WEIGHT_SCALE.
 
     The gradients' sizes are not known before they are computed (training takes them from earlier steps). Here they
-    come from the arrays' RMS with HEADROOM; E4M3 holds its digits over 15 powers of two, and the check against the
-    exact gradients tells where that was not enough.
+    are what random arrays of these RMS would give, with HEADROOM; E4M3 keeps its digits over 15 powers of two, and
+    the check against the exact gradients tells where that was not enough.
     """
     import jax.numpy as jnp
 
     q8, k8, v8 = arrays
+    (t, s), head_dim, group = (q8.shape[1], k8.shape[1]), q8.shape[-1], q8.shape[2] // k8.shape[2]
 
     def rms(array: Any, descale: Any) -> Any:
         return jnp.sqrt(jnp.mean(jnp.square(array.astype(jnp.float32)))) * descale
 
-    spread = 0.25  # RMS over maximum of a normal variable's gradient, about
-    # dP = dO vᵀ over head_dim terms; dS = P (dP − δ), P at most 1
-    largest_dp = HEADROOM * spread * math.sqrt(v8.shape[-1]) * rms(v8, scales["descale_v"])
-    largest_dv = HEADROOM * spread * 4
-    largest_dq = HEADROOM * softmax_scale * largest_dp * rms(k8, scales["descale_k"]) / 4
-    largest_dk = HEADROOM * softmax_scale * largest_dp * rms(q8, scales["descale_q"]) / 4
-
-    def scale(largest: Any) -> Any:
-        return jnp.where(largest > 0, jnp.minimum(LARGEST / largest, fp8.LARGEST_SCALE), 1.0)
-
-    dp, dq, dk, dv = (scale(jnp.asarray(x, jnp.float32)) for x in (largest_dp, largest_dq, largest_dk, largest_dv))
-    more = {
-        "descale_dO": 1 / LARGEST,
-        "scale_dP": dp,
-        "descale_dP": 1 / dp,
-        "scale_dQ": dq,
-        "scale_dK": dk,
-        "scale_dV": dv,
-    }
-    return more, (dq, dk, dv)
+    q, k, v = rms(q8, scales["descale_q"]), rms(k8, scales["descale_k"]), rms(v8, scales["descale_v"])
+    g = LARGEST / WEIGHT_SCALE / SPREAD
+    sigma = q * k * math.sqrt(head_dim) * softmax_scale  # of the scores
+    # The largest weight, and the largest root of a row's summed squares; a causal first row has the one weight 1
+    highest = jnp.exp(jnp.minimum(sigma * math.sqrt(2 * math.log(t * s + 1)) - sigma**2 / 2 - math.log(s), 0.0))
+    row = jnp.minimum(jnp.exp(sigma**2 / 2) / math.sqrt(s), 1.0)
+    highest, row = (jnp.ones_like(sigma), jnp.ones_like(sigma)) if causal else (highest, row)
+    dp = g * v * math.sqrt(head_dim) * softmax_scale
+    largest = SPREAD * jnp.maximum(
+        jnp.maximum(dp * highest, dp * row * jnp.maximum(k, q * math.sqrt(group * t / s))),
+        g * row * math.sqrt(group * t / s),
+    )
+    ratio = LARGEST / (HEADROOM * largest)
+    return jnp.where(jnp.isfinite(ratio) & (ratio > 0), jnp.minimum(ratio, fp8.LARGEST_SCALE), 1.0)
