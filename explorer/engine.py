@@ -43,6 +43,8 @@ TIMES_LOST = 3  # a call whose worker dies before it began is handed out again, 
 AWAY_S = 15.0  # a sweep waits so long for its own worker to come back before it moves to another
 NOT_IN_THE_SERVER = ("jax", "jaxlib", "flax", "transformer_engine")
 CLOSED = "The app is shutting down."
+DIED = "The worker process died"
+DISCONNECTED = "The connection to the workers was lost"
 
 log = logging.getLogger(__name__)
 
@@ -477,7 +479,7 @@ class Engine:
             self._changed.notify_all()
             self._dispatch()
 
-    def _lose(self, address: str, *, is_leaving: bool = False, why: str = "The worker process died") -> None:
+    def _lose(self, address: str, *, is_leaving: bool = False, why: str = DIED) -> None:
         """A worker is gone. What had begun there failed; what had only been handed to it waits again.
 
         So does all that was at a worker which was sent away in good order.
@@ -488,11 +490,11 @@ class Engine:
                 return
             self._gone.pop(gone.home, None)
             if not is_leaving:
-                self._restarts += 1
+                self._restarts += why == DIED
                 _remember(self._gone, gone.home, time.monotonic())
                 asyncio.get_running_loop().call_later(AWAY_S, self._dispatch)
             if not self._workers:
-                self._trouble = f"{why}; another is starting."
+                self._trouble = f"{why}; another is starting." if why == DIED else f"{why}."
             if (turn := gone.turn) is not None and turn.id in self._turns_by_id:
                 if turn.has_begun and not is_leaving:
                     during = turn.point.progress[2] or turn.job.label
@@ -600,7 +602,7 @@ class Engine:
                     if self._state != "closed":
                         self._state = "starting"
                     for address in list(self._workers):
-                        self._lose(address, why="The connection to the workers was lost")
+                        self._lose(address, why=DISCONNECTED)
 
 
 class _PlainUnpickler(pickle.Unpickler):

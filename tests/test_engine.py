@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -68,6 +69,12 @@ def wait_for(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         threading.Event().wait(0.01)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def is_running(pid: int) -> bool:
@@ -591,13 +598,15 @@ def test_nothing_listens_beyond_the_loopback_interface(queue: Engine) -> None:
 
 
 def test_close_tells_the_waiting_lets_the_running_end_and_leaves_no_process(gate: Gate) -> None:
-    others = {child.pid for child in psutil.Process().children(recursive=True)}
     closing = engine.start(workers=1)
     running = closing.submit(calls.hold, {"gate": gate.path})
     waiting = closing.submit(calls.pid)
     until(running, has_result)
-    family = {child.pid for child in psutil.Process().children(recursive=True)} - others
-    assert running.results[0] in family
+    group = os.getpgid(running.results[0])
+    children = psutil.Process().children(recursive=True)
+    family = [child.pid for child in children if os.getpgid(child.pid) == group]
+    assert group != os.getpgid(0)
+    assert len(family) >= 2
     thread = threading.Thread(target=closing.close, kwargs={"grace_s": LONG_S})
     thread.start()
     ended(waiting)
@@ -682,3 +691,45 @@ def test_workers_do_not_outlive_a_server_that_was_killed() -> None:
     pids = [int(word) for word in done.stdout.split()]
     assert len(pids) == 2
     wait_for(lambda: not any(is_running(pid) for pid in pids))
+
+
+def test_a_scheduler_that_goes_and_comes_back() -> None:
+    """As in a cluster: scheduler and worker are processes of their own, and each may be started again."""
+    port = free_port()
+    address = f"tcp://127.0.0.1:{port}"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+
+    def scheduler() -> subprocess.Popen[bytes]:
+        command = ["-m", "dask", "scheduler", "--host", "127.0.0.1", "--port", str(port), "--dashboard-address"]
+        return subprocess.Popen(
+            [sys.executable, *command, "127.0.0.1:0", "--no-dashboard"], env=env, stderr=subprocess.DEVNULL
+        )
+
+    processes = [scheduler()]
+    far = engine.start(address=address)
+    try:
+        wait_for(lambda: far.stats().state == "ready")
+        worker = [sys.executable, "-m", "explorer.worker", address, "--name", "far", "--host", "127.0.0.1"]
+        processes.append(subprocess.Popen(worker, env=env))
+        assert far.wait_ready(LONG_S)
+        running = far.submit(calls.until_cancelled)
+        until(running, has_result)
+        processes[0].kill()
+        processes[0].wait()
+        ended(running)
+        assert (running.state, running.error) == ("failed", "The connection to the workers was lost.")
+        waiting = far.submit(calls.pid)
+        processes.append(scheduler())
+        assert is_done(waiting)
+        assert far.stats().workers[0].name == "far"
+        assert processes[1].poll() is None, "the worker's command waited, too"
+        processes[1].terminate()
+        assert processes[1].wait(LONG_S) == 0
+    finally:
+        far.close()
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for child in psutil.Process(process.pid).children(recursive=True):
+                    child.kill()
+            process.kill()
+            process.wait()

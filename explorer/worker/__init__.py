@@ -202,7 +202,10 @@ class Turn:
         return self.was_told
 
     def run(self, payload: bytes) -> dict[str, bytes]:
-        """Tells what a generator yields as it comes; the value of a function goes with the end."""
+        """Tells what a generator yields as it comes; the value of a function goes with the end.
+
+        A function that takes cancelled() decides itself where to stop, and what it still has to say.
+        """
         function, kwargs = pickle.loads(payload)
         wanted = inspect.signature(function).parameters
         offered = {"report": self.report, "cancelled": self.cancelled}
@@ -212,7 +215,7 @@ class Turn:
         with contextlib.closing(function(**kwargs)) as results:
             for value in results:
                 self.tell_surely("result", value=self.result(value))
-                if self.cancelled():
+                if "cancelled" not in wanted and self.cancelled():
                     break
         return {}
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from distributed import Nanny
 
 LEAVE_S = 5.0
+AGAIN_S = 2.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,8 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         threading.Thread(target=_end_with_stdin, daemon=True).start()
         if not options.address:
             return 1
-    asyncio.run(_run(options))
-    return 0
+    return asyncio.run(_run(options))
 
 
 def _start_fork_server() -> None:
@@ -63,10 +63,9 @@ def _end_with_stdin() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-async def _run(options: argparse.Namespace) -> None:
+async def _run(options: argparse.Namespace) -> int:
     import dask.config
     import distributed.utils
-    from distributed import Nanny
 
     distributed.utils._forkserver_preload_set = True  # else Dask imports pandas here, to name it for the fork server
     dask.config.set(
@@ -80,7 +79,36 @@ async def _run(options: argparse.Namespace) -> None:
             "distributed.nanny.pre-spawn-environ": {"MALLOC_TRIM_THRESHOLD_": 65536},
         }
     )
-    nanny = Nanny(
+    leaving = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, leaving.set)
+    has_served = False
+    while not leaving.is_set():
+        try:
+            async with _nanny(options) as nanny:
+                has_served = True
+                await asyncio.wait(
+                    [asyncio.ensure_future(nanny.finished()), asyncio.ensure_future(leaving.wait())],
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if leaving.is_set():
+                    await _leave(nanny)
+        except Exception as error:  # noqa: BLE001  Dask wraps whatever kept the nanny from starting
+            print(
+                f"worker: no way to {options.address}: {worker.first_line(error.__cause__ or error)}", file=sys.stderr
+            )
+            if not has_served:
+                return 1
+        # The scheduler is gone, and with it our place: it may come back.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(leaving.wait(), AGAIN_S)
+    return 0
+
+
+def _nanny(options: argparse.Namespace) -> Nanny:
+    from distributed import Nanny
+
+    return Nanny(
         options.address,
         nthreads=1,
         name=options.name,
@@ -92,10 +120,6 @@ async def _run(options: argparse.Namespace) -> None:
         security=worker.security(),
         dashboard_address=f":{options.health_port}" if options.health_port else "127.0.0.1:0",
     )
-    async with nanny:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, lambda: asyncio.ensure_future(_leave(nanny)))
-        await nanny.finished()
 
 
 async def _leave(nanny: Nanny) -> None:
