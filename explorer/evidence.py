@@ -19,6 +19,7 @@ PRECISION = (
     ("tf32", re.compile(r"tf32", re.IGNORECASE)),
     ("f16", re.compile(r"f16|h(884|1688|16816)|nvjet_h", re.IGNORECASE)),
 )
+FP8_CALL = re.compile(r"fmha\w*F8$")
 TF32_STEP = 2.0**-11  # half a unit in the last of TF32's 10 bits
 SIXTEEN_BITS = {"bfloat16": "bf16", "float16": "fp16"}
 
@@ -43,11 +44,13 @@ def kernels(events: Iterable[tuple[str, float]]) -> list[dict[str, Any]]:
     return [{"name": name, "count": count[name], "share": spent[name] / whole} for name in ordered]
 
 
-def precision(dtype: str, ran: list[dict[str, Any]], *, on_gpu: bool, error: float | None = None) -> str:
+def precision(
+    dtype: str, ran: list[dict[str, Any]], *, on_gpu: bool, error: float | None = None, calls: Iterable[str] = ()
+) -> str:
     """bf16, fp16, tf32, fp32 or fp8: the multiply's input type, by the name of the kernels that took the most time.
 
-    Where no name says it, the inputs' dtype stands; but for float32 on a GPU, where the error tells TF32 from float32:
-    TF32's products are off by about 2^-11, float32's by 2^-24 (H200: 6.5e-4 against 5.5e-7 in the output). error: the
+    Where nothing was traced, a custom call that only takes FP8 says it. Where no name says it, the inputs' dtype stands;
+    but for float32 on a GPU, where the error tells TF32 from float32: TF32's products are off by about 2^-11, float32's by 2^-24 (H200: 6.5e-4 against 5.5e-7 in the output). error: the
     largest, for outputs of size 1.
     """
     for kernel in ran:
@@ -55,6 +58,8 @@ def precision(dtype: str, ran: list[dict[str, Any]], *, on_gpu: bool, error: flo
             for name, pattern in PRECISION:
                 if pattern.search(kernel["name"]):
                     return SIXTEEN_BITS.get(dtype, "fp16") if name == "f16" else name
+    if not ran and any(FP8_CALL.search(call) for call in calls):
+        return "fp8"
     if dtype in SIXTEEN_BITS:
         return SIXTEEN_BITS[dtype]
     return "tf32" if on_gpu and error is not None and error > TF32_STEP / 16 else "fp32"
@@ -101,6 +106,6 @@ def judge(
         "verdict": verdict,
         "proven": bool(ran) and attention == fused and verdict != "fell back",
         "marker": marker,
-        "note": precision(dtype, ran, on_gpu=on_gpu, error=error),
+        "note": precision(dtype, ran, on_gpu=on_gpu, error=error, calls=calls),
         "kernels_reason": None if ran else ("the trace held no kernel" if on_gpu else "a CPU has no kernel trace"),
     }

@@ -184,7 +184,9 @@ def plain_fp8(q: np.ndarray, k: np.ndarray, v: np.ndarray, live: np.ndarray, v_s
             scores[~live] = -np.inf
             weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
             sums = weights.sum(axis=-1, keepdims=True)
-            out[pair] = fp8.rounded((fp8.rounded(weights, fp8.WEIGHT_SCALE).astype(np.float32) @ v[pair]) / sums, v_scale)
+            out[pair] = fp8.rounded(
+                (fp8.rounded(weights, fp8.WEIGHT_SCALE).astype(np.float32) @ v[pair]) / sums, v_scale
+            )
     return out
 
 

@@ -205,6 +205,6 @@ def layer(problem: Problem, recipe: str | None, q: Any) -> tuple[Callable[..., A
 
     def call(variables: Any, x: Any) -> Any:
         with transformer_engine.under(recipe):
-            return module.apply(variables, x, x, deterministic=True)
+            return module.apply(variables, x, x, deterministic=True)[0]  # and the layer norm's output, or x
 
     return call, variables

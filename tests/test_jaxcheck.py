@@ -19,6 +19,7 @@ from explorer.problem import Problem, divisors
 STRICTER_THAN_JAX = {
     "cudnn-capability": "below 8.0, where JAX lets float16 pass",
     "fp8-capability": "FP8 below 9.0, where JAX lets 7.5 and 8.9 pass",
+    "fp8-one-query": "cuDNN has no engine for it, found when it compiles",
 }
 H100 = (9, 0)
 

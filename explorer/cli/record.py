@@ -60,7 +60,7 @@ def main(args: argparse.Namespace) -> int:
 
 def made_of(name: str) -> Iterator[Record]:
     """The set's records; with peaks where the set wants them (they are measured first: nothing else runs meanwhile)."""
-    from explorer import peak, recover, sweep
+    from explorer import peak, recipes, recover, sweep
     from explorer.recordings.sets import SETS
 
     each = SETS[name]
@@ -76,4 +76,7 @@ def made_of(name: str) -> Iterator[Record]:
         found = peaks.get((made.problem, made.backend))
         if found is not None and made.memory is not None:
             made = made.but(memory=made.memory | {"peak_bytes": found.peak_bytes, "peak_reason": found.reason})
+        if each.with_recipes and made.backend == "transformer_engine_fp8" and made.evidence is not None:
+            rows = list(recipes.compare(made.problem, report=to_stderr))
+            made = made.but(evidence=made.evidence | {"recipes": rows})
         yield made

@@ -11,6 +11,8 @@ from explorer.sweep import Point
 
 LAB = Problem()
 CAUSAL_LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
+TE_LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+FP8_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 NVIDIA_LENGTHS = (2048, 4096, 8192, 16384)
 MEMORY_LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
 # cuDNN 9.19 on one H200, bfloat16, B=1 N=64 K=8 H=128, forward TFLOP/s (full, causal), as NVIDIA publishes them
@@ -18,6 +20,7 @@ NVIDIA_TFLOPS = {2048: (633, 484), 4096: (671, 591), 8192: (691, 644), 16384: (7
 
 
 # A pause before each sample of a long call: half the samples, half the minutes
+SHORT = Protocol(warmup=2, repeats=10, limit_s=2.0, trace_calls=10)
 LONG_CALLS = Protocol(warmup=2, repeats=10, trace_calls=10)
 
 
@@ -25,7 +28,8 @@ LONG_CALLS = Protocol(warmup=2, repeats=10, trace_calls=10)
 class Set:
     """Points to measure with one protocol. with_peak: also each point's peak memory, in processes of their own.
 
-    with_mask: each record also holds the mask as executed, recovered from the backend.
+    with_mask: each record also holds the mask as executed, recovered from the backend. with_recipes: the record of
+    transformer_engine_fp8 also holds, under evidence["recipes"], the rows of recipes.compare for its problem.
     """
 
     label: str
@@ -34,6 +38,7 @@ class Set:
     protocol: Protocol = clock.LAB_SWEEP
     with_peak: bool = False
     with_mask: bool = False
+    with_recipes: bool = False
     page: str = "latency"
     axis: str = field(default="q_len")
 
@@ -53,6 +58,26 @@ def _masks() -> tuple[Point, ...]:
     ]
     traps = [Point(problem=trap.problem, backend=name) for trap in recover.TRAPS.values() for name in trap.backends]
     return (*cases, *traps)
+
+
+def _te() -> tuple[Point, ...]:
+    base = LAB.but(dtype="bfloat16", causal=True)
+    both = sweep.points(base, ["transformer_engine", "cudnn"], axis="q_len", values=TE_LENGTHS)
+    return (*both, *sweep.points(base, ["xla"], axis="q_len", values=TE_LENGTHS[:-1]))
+
+
+def _fp8() -> tuple[Point, ...]:
+    """Long and wide, where FP8 pays; the lab's shape, full and causal; and the backward pass."""
+    specs = ["cudnn", "cudnn_fp8"]
+    wide = Problem(batch=1, heads=16, kv_heads=16, head_dim=128, dtype="bfloat16")
+    lab, back = LAB.but(dtype="bfloat16"), wide.but(batch=2, heads=4, kv_heads=4, backward=True)
+    return (
+        *sweep.points(wide, specs, axis="q_len", values=FP8_LENGTHS),
+        *sweep.points(lab.but(causal=True), specs, axis="q_len", values=(512, 1024, 2048)),
+        *sweep.points(lab, specs, axis="q_len", values=(2048,)),
+        *sweep.points(back, specs, axis="q_len", values=(512,)),
+        *sweep.points(back.but(causal=True), specs, axis="q_len", values=(512,)),
+    )
 
 
 DECODE = Problem(batch=8, q_len=1, kv_len=4096, heads=32, kv_heads=32, head_dim=128, dtype="bfloat16")
@@ -126,6 +151,49 @@ SETS: dict[str, Set] = {
         points=tuple(sweep.points(DECODE, ["naive", "xla", "cudnn"], axis="kv_heads", values=(1, 2, 4, 8, 16, 32))),
         page="heads",
         axis="kv_heads",
+    ),
+    "te-sweep": Set(
+        label="TransformerEngine's causal sweep",
+        about="step 12 and on to 16k: TransformerEngine and cuDNN, T = 128 … 16384, and XLA to 8192; causal bfloat16",
+        points=_te(),
+        protocol=SHORT,
+        page="transformer_engine",
+    ),
+    "fp8-table": Set(
+        label="The lab's FP8 table",
+        about="step 13: T=2048 causal bfloat16 under every recipe, TransformerEngine's whole layer and cuDNN's FP8",
+        points=tuple(
+            sweep.points(
+                LAB.but(dtype="bfloat16", causal=True),
+                ["transformer_engine", "transformer_engine_fp8", "cudnn", "cudnn_fp8"],
+                axis="q_len",
+                values=(2048,),
+            )
+        ),
+        protocol=SHORT,
+        with_recipes=True,
+        page="fp8",
+    ),
+    "fp8-sweep": Set(
+        label="cuDNN in FP8 and in bfloat16",
+        about="B=1 N=16 H=128 full, T = 512 … 16384; the lab's shape, full and causal; the backward pass",
+        points=_fp8(),
+        protocol=SHORT,
+        page="fp8",
+    ),
+    "fa3-outliers": Set(
+        label="FlashAttention-3's outliers",
+        about="N(0,1) + 10·N(0,1) for one number in 1000, float16, T=1024 N=4 H=128: what FP8 loses",
+        points=tuple(
+            sweep.points(
+                Problem(batch=1, heads=4, kv_heads=4, head_dim=128, dtype="float16", inputs="outliers"),
+                ["naive", "xla", "cudnn", "cudnn_fp8"],
+                axis="q_len",
+                values=(1024,),
+            )
+        ),
+        protocol=SHORT,
+        page="fp8",
     ),
 }
 

@@ -26,6 +26,7 @@ CUDNN_DOCS = "NVIDIA cuDNN frontend, docs/operations/Attention.md, support matri
 CUDNN_NOTES = "NVIDIA cuDNN frontend, docs/operations/Attention.md, notes on the support surface (cuDNN 9.18.1)"
 TE_FUSED = "TransformerEngine, transformer_engine/common/fused_attn/fused_attn.cpp (2.19)"
 TE_SEEN = "seen on an NVIDIA H200 with TransformerEngine 2.20.2 and cuDNN 9.19: head_dim 72, 264 and 512 ran unfused"
+FP8_SEEN = "seen on an NVIDIA H200 with cuDNN 9.14 and JAX 0.11.2: q_len 1 ended in “No valid engine configs”"
 TE_RECIPE = "TransformerEngine, transformer_engine/jax/quantize/helper.py (2.20)"
 LAB_FP8 = "the lab, step 13: compute capability 9.0 or later; on an L4 (8.9) the code is shown, not run"
 
@@ -272,6 +273,15 @@ RULES: tuple[Rule, ...] = (
         sources=(JAX_CHECK,),
         axis="lengths",
         multiple=128,
+    ),
+    Rule(
+        name="fp8-one-query",
+        backends=("cudnn_fp8",),
+        by=("vendor",),
+        breaks=lambda p, d: not p.backward and p.q_len == 1,
+        sentence=lambda p, d: "cuDNN has no FP8 kernel for a single query: q_len must be 2 or more, got 1",
+        sources=(FP8_SEEN,),
+        axis="q_len",
     ),
     Rule(
         name="fp8-mask",
