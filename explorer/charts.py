@@ -12,6 +12,7 @@ import altair as alt
 import numpy as np
 
 from explorer.backends import BACKENDS
+from explorer.problem import AXIS_LETTERS
 
 Row = Mapping[str, Any]
 Clock = Literal["wall_ms", "device_ms"]
@@ -233,7 +234,9 @@ def say_bars(rows: Sequence[Row], clock: Clock = "wall_ms") -> str:
     timed = sorted((row for row in rows if row[clock] is not None), key=lambda row: row[clock])
     others = [label(row["backend"]) for row in rows if row[clock] is None]
     said = ", ".join(f"{label(row['backend'])} {ms(row[clock])}" for row in timed) or "no backend has a time"
-    return f"Time of one call, {CLOCKS[clock]}: {said}" + (f"; without a time: {', '.join(others)}" if others else "")
+    shape = " ".join(f"{letter}={rows[0][name]}" for name, letter in AXIS_LETTERS.items()) if rows else ""
+    rest = f"; without a time: {', '.join(others)}" if others else ""
+    return f"Time of one call at {shape}, {CLOCKS[clock]}: {said}{rest}"
 
 
 def say_heatmap(array: np.ndarray, *, what: str, rows: str, columns: str) -> str:

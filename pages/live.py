@@ -11,42 +11,38 @@ st.caption("Every chosen backend computes the same attention, here and now, and 
 problem, backends = controls.current()
 st.markdown(panels.problem_line(problem))
 
-question = live.question(problem, backends)
 plan = live.plan(problem, backends)
-pressed = panels.run_button(jobs.look(measure.run, question), key="live_run", prediction=plan.sentence)
-status, comparison, result = st.container(), st.container(), st.container()
+button, status, comparison, result = st.container(), st.container(), st.container(), st.container()
 st.subheader("Inputs")
 panels.table(panels.tensors(problem), alt_text="Shape, dtype, layout and size of q, k, v and the output")
 
 answer = jobs.ask(
     measure.run,
-    question,
+    live.question(problem, backends),
     slot="live",
     auto=plan.is_small,
-    again=pressed,
+    again=panels.was_pressed("live_run"),
     limit_s=live.LIMIT_S,
     lost=jobs.lost_records,
     label="live run",
     status=status,
 )
-records, shown = answer.results, st.session_state.get("live_shown")
-if answer.is_over and answer.error:
+with button:
+    panels.run_button(answer, key="live_run", prediction=plan.sentence)
+if answer.error:
     status.error(answer.error, icon=":material/dangerous:")
-second = None
-if records or not shown:
+records, before, second = answer.results, st.session_state.get("live_shown"), None
+if answer.results or not before:
     with comparison:
         baseline, clock = live.compared(backends, records)
     with result:
-        against = next((found for found in records if found.backend == baseline), None)
-        live.grid(backends, records, against, clock, key="")
+        live.grid(backends, records, baseline, clock)
         live.bars(records, clock)
         if answer.is_over:
             second = live.outputs(problem, records, status)
             panels.exports(records, "live-run")
-            st.session_state["live_shown"] = (problem, backends, records)
+            st.session_state["live_shown"] = live.Shown(problem=problem, names=backends, records=records)
 else:
     with result:
-        panels.stale_note(shown[0], answer)
-        with panels.stale("live"):
-            live.grid(shown[1], shown[2], None, "wall_ms", key="-stale")
-panels.watch(*[each for each in (answer, second) if each], into=status)
+        live.earlier(before, answer)
+panels.watch(*filter(None, (answer, second)), into=status)

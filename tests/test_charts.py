@@ -15,13 +15,14 @@ import pytest
 
 from explorer import charts
 from explorer.backends import BACKENDS
+from explorer.problem import AXIS_LETTERS
 
 ROOT = Path(__file__).resolve().parent.parent
 THEME = tomllib.loads((ROOT / ".streamlit" / "config.toml").read_text())["theme"]
 
 
 def row(backend: str, wall: float | None, device: float | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = {"backend": backend, "dtype": "float32"}
+    found: dict[str, Any] = {"backend": backend, "dtype": "float32", **dict.fromkeys(AXIS_LETTERS, 2)}
     for clock, median in (("wall", wall), ("device", device)):
         found[f"{clock}_ms"] = median
         found[f"{clock}_p10_ms"] = median and median * 0.9
@@ -84,8 +85,10 @@ def test_bars_of_the_device_clock() -> None:
 
 
 def test_bars_in_words() -> None:
-    said = charts.say_bars(ROWS)
-    assert said == "Time of one call, wall clock: SDPA XLA 1.20 ms, Naive JAX 2.10 ms; without a time: SDPA cuDNN"
+    assert charts.say_bars(ROWS) == (
+        "Time of one call at B=2 T=2 S=2 N=2 K=2 H=2, wall clock: SDPA XLA 1.20 ms, Naive JAX 2.10 ms; "
+        "without a time: SDPA cuDNN"
+    )
     assert "no backend has a time" in charts.say_bars(ROWS[2:])
 
 

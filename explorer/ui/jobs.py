@@ -73,32 +73,31 @@ def visitor() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A question and how far it is. job is None while nobody has asked for it to be run."""
+    """A question and how far it was at one moment: a page must not see half of it change while it draws.
+
+    state: not asked, waiting, running, done, failed, cancelled, timed_out or replaced.
+    """
 
     key: str
     job: Job | None
+    state: str
+    results: tuple[Any, ...]
+    error: str | None
 
-    @property
-    def state(self) -> str:
-        """not asked, waiting, running, done, failed, cancelled, timed_out or replaced."""
-        return "not asked" if self.job is None else self.job.state
-
-    @property
-    def results(self) -> list[Any]:
-        """What came so far."""
-        return [] if self.job is None else self.job.results
+    @classmethod
+    def of(cls, key: str, job: Job | None) -> Answer:
+        if job is None:
+            return cls(key=key, job=None, state="not asked", results=(), error=None)
+        state = job.state  # before the results: over means that they are all there
+        return cls(key=key, job=job, state=state, results=tuple(job.results), error=job.error)
 
     @property
     def is_pending(self) -> bool:
-        return self.job is not None and not self.job.is_over
+        return self.state in ("waiting", "running")
 
     @property
     def is_over(self) -> bool:
-        return self.job is not None and self.job.is_over
-
-    @property
-    def error(self) -> str | None:
-        return None if self.job is None else self.job.error
+        return self.job is not None and not self.is_pending
 
 
 def key_of(calls: Sequence[Call]) -> str:
@@ -110,7 +109,7 @@ def key_of(calls: Sequence[Call]) -> str:
 def look(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> Answer:
     """The answer as far as it is, without asking for it."""
     key = key_of([Call(function, kwargs)])
-    return Answer(key=key, job=desk().find(key))
+    return Answer.of(key, desk().find(key))
 
 
 def ask(
@@ -163,18 +162,17 @@ def ask_many(
             lost=lost,
         )
         desk().keep(key, job)
-    answer = Answer(key=key, job=job)
     if job is not None:
         st.session_state.setdefault("asked", {})[slot] = key
         if not job.is_over and settle_s > 0:
-            _settle(answer, settle_s, status)
-    return answer
+            _settle(job, settle_s, status)
+    return Answer.of(key, job)
 
 
 def find(id: str) -> Answer | None:
     """The answer of a job by its id, for ?job=; None once it is forgotten."""
     job = engine().job(id)
-    return None if job is None else Answer(key=id, job=job)
+    return None if job is None else Answer.of(id, job)
 
 
 def _drop_older(slot: str, key: str) -> None:
@@ -188,9 +186,7 @@ def _drop_older(slot: str, key: str) -> None:
         older.cancel()
 
 
-def _settle(answer: Answer, settle_s: float, status: Any) -> None:
-    job = answer.job
-    assert job is not None
+def _settle(job: Job, settle_s: float, status: Any) -> None:
     place = (status if status is not None else st).empty()
     until = time.monotonic() + settle_s
     version = -1
@@ -221,11 +217,11 @@ def progress(job: Job) -> tuple[float, str]:
 
 def device() -> Device | None:
     """The worker's device; None until the worker has said (a page never waits for it)."""
-    answer = _ask_device()
-    return answer.results[0] if answer.results else None
+    results = _ask_device().results
+    return results[0] if results else None
 
 
-def _ask_device() -> Answer:
+def _ask_device() -> Job:
     call = [Call(device_module.here)]
     key = key_of(call)
     with _device_lock():
@@ -233,7 +229,7 @@ def _ask_device() -> Answer:
         if job is None or (job.is_over and not job.results):
             job = engine().submit(device_module.here, {}, replace=False, label="this machine")
             desk().keep(key, job)
-    return Answer(key=key, job=job)
+    return job
 
 
 @st.cache_resource(show_spinner=False)

@@ -83,7 +83,9 @@ def compared(names: Sequence[str], records: Sequence[Record]) -> tuple[str, char
     return baseline, "device_ms" if chosen == "device" else "wall_ms"
 
 
-def grid(names: Sequence[str], records: Sequence[Record], baseline: Record | None, on: charts.Clock, key: str) -> None:
+def grid(
+    names: Sequence[str], records: Sequence[Record], baseline: str | None, on: charts.Clock, key: str = ""
+) -> None:
     """A card for each backend that ran or will run; below, those that can't, with their sentences."""
     by_name = {found.backend: found for found in records}
     refused = [found for found in records if found.status == "refused"]
@@ -92,10 +94,26 @@ def grid(names: Sequence[str], records: Sequence[Record], baseline: Record | Non
         with st.grid(min(len(shown), 4), min_column_width=250):
             for name in shown:
                 if name in by_name:
-                    panels.card(by_name[name], baseline=baseline, clock=on, key=key)
+                    panels.card(by_name[name], baseline=by_name.get(baseline or ""), clock=on, key=key)
                 else:
                     panels.waiting_card(name)
     panels.refusals(refused)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A whole result and the controls it belongs to."""
+
+    problem: Problem
+    names: tuple[str, ...]
+    records: tuple[Record, ...]
+
+
+def earlier(shown: Shown, answer: Answer) -> None:
+    """The last result, greyed, with the problem it belongs to, until there is one for the controls as they are."""
+    panels.stale_note(shown.problem, answer)
+    with panels.stale("live"):
+        grid(shown.names, shown.records, None, "wall_ms", key="-stale")
 
 
 def bars(records: Sequence[Record], on: charts.Clock) -> None:

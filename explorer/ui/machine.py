@@ -11,9 +11,9 @@ from explorer import measure, memory
 from explorer.backends import BACKENDS
 from explorer.charts import MISSING
 from explorer.device import Device
+from explorer.job import Job
 from explorer.problem import Problem
 from explorer.ui import jobs, panels
-from explorer.ui.jobs import Answer
 
 ASKED = Problem(dtype="bfloat16")  # as the command line's doctor: the lab's shape in the dtype most backends take
 REFRESH_S = 2.0
@@ -94,12 +94,11 @@ def queue() -> None:
 def _cache() -> dict[str, int] | None:
     """The last known figures; asks for newer ones now and then, and only while nobody waits."""
     state, stats = st.session_state, jobs.engine().stats()
-    last: Answer | None = state.get("cache_answer")
-    is_old = last is None or (last.job and last.job.finished and time.time() - last.job.finished > CACHE_REFRESH_S)
+    last: Job | None = state.get("cache_job")
+    is_old = last is None or (last.finished is not None and time.time() - last.finished > CACHE_REFRESH_S)
     if is_old and not stats.running and not stats.waiting:
-        job = jobs.engine().submit(measure.cache_info, {}, replace=False, label="compile cache")
-        job.wait(0.3)
-        last = state["cache_answer"] = Answer(key=job.id, job=job)
+        last = state["cache_job"] = jobs.engine().submit(measure.cache_info, {}, replace=False, label="compile cache")
+        last.wait(0.3)
     if last is not None and last.results:
         state["cache_info"] = last.results[-1]
     return state.get("cache_info")

@@ -67,20 +67,30 @@ def _watch(pending: list[tuple[Any, int]]) -> None:
         st.button("Cancel", icon=":material/close:", key="cancel_job", on_click=job.cancel, disabled=job.is_stopping)
 
 
-def run_button(answer: Answer, *, key: str, prediction: str) -> bool:
-    """The button that runs, and what that will cost beside it. True when it was pressed."""
+def run_button(answer: Answer, *, key: str, prediction: str) -> None:
+    """The button that runs, and what that will cost beside it. Drawn once the answer is known; see was_pressed."""
     again = answer.is_over
     with st.container(horizontal=True, vertical_alignment="center"):
-        pressed = st.button(
+        st.button(
             "Run again" if again else "Run",
             icon=":material/replay:" if again else ":material/play_arrow:",
             type="secondary" if again or answer.is_pending else "primary",
             key=key,
             disabled=answer.is_pending,
             shortcut="Ctrl+Enter",
+            on_click=_press,
+            args=(key,),
         )
         st.caption(prediction)
-    return pressed
+
+
+def _press(key: str) -> None:
+    st.session_state[f"{key}_pressed"] = True
+
+
+def was_pressed(key: str) -> bool:
+    """Whether this run came from that run button; true once."""
+    return st.session_state.pop(f"{key}_pressed", False)
 
 
 def problem_line(problem: Problem) -> str:

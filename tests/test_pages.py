@@ -1,0 +1,356 @@
+"""The shell, the controls, and the pages Live run and This machine under AppTest, on a real worker."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from explorer.backends import BACKENDS
+from explorer.problem import PRESETS, Problem
+from explorer.ui import controls, jobs, shell
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = {"batch": "1", "q_len": "3", "kv_len": "5", "heads": "1", "head_dim": "1"}
+WAIT_S = 90
+
+
+def app(**params: Any) -> AppTest:
+    test = AppTest.from_file(str(ROOT / "streamlit_app.py"), default_timeout=WAIT_S)
+    test.query_params.update(params)
+    return test
+
+
+def quiet(**params: Any) -> AppTest:
+    """The app without a backend, so that no page runs anything."""
+    return app(**{"backend": "", **params}).run()
+
+
+def opened(page: str, **params: Any) -> AppTest:
+    """A page as its first visitor sees it. Where Live run is itself the first page, there is nothing to switch to."""
+    test = app(**params).run()
+    return test if page == "live.py" and not (ROOT / "pages" / "start.py").exists() else _switched(test, page)
+
+
+def _switched(test: AppTest, page: str) -> AppTest:
+    return test.switch_page(f"pages/{page}").run()
+
+
+def until(test: AppTest, ready: Callable[[AppTest], bool]) -> AppTest:
+    """AppTest runs no timed fragment: what that would do is done here."""
+    end = time.monotonic() + WAIT_S
+    while not ready(test):
+        assert time.monotonic() < end, f"the page never came that far: {texts(test)}"
+        time.sleep(0.2)
+        test.run()
+    return test
+
+
+def texts(test: AppTest) -> list[str]:
+    return [str(element.value) for kind in ("title", "markdown", "caption", "info", "warning", "error")
+            for element in test.get(kind)]  # fmt: skip
+
+
+def said(test: AppTest, pattern: str) -> bool:
+    return any(re.search(pattern, text) for text in texts(test))
+
+
+def results(test: AppTest) -> dict[str, Any]:
+    """The records that the page holds as shown, by backend."""
+    return {found.backend: found for found in test.session_state["live_shown"].records}
+
+
+def live(**params: Any) -> AppTest:
+    test = opened("live.py", **params)
+    return until(
+        test, lambda it: it.exception or said(it, r"^Largest error|elements of one head|No backend has a result")
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def engine() -> Iterator[None]:
+    yield
+    jobs.engine().close()
+    jobs.desk.clear()
+
+
+# --- shell and controls
+
+
+def test_every_page_stands_in_the_frame() -> None:
+    test = quiet()
+    for entry in (entry for entries in shell.MENU.values() for entry in entries if entry.path.exists()):
+        _switched(test, entry.file)
+        assert not test.exception, entry.file
+        assert test.title, entry.file
+        assert test.sidebar.select_slider(key="q_len").value == 128
+
+
+def test_the_server_process_has_no_jax() -> None:
+    quiet()
+    assert "jax" not in sys.modules
+
+
+def test_a_page_run_alone_comes_back_inside_the_shell() -> None:
+    """The deep link that comes first, as far as one process can show it: the guard sends it into the shell."""
+    assert not getattr(shell._running, "inside", False)
+    assert quiet().sidebar.selectbox(key="preset")
+
+
+def test_k_offers_the_divisors_of_n_only() -> None:
+    test = quiet(heads="12")
+    slider = test.sidebar.select_slider(key="kv_heads")
+    assert slider.options == ["1", "2", "3", "4", "6", "12"]
+    assert slider.value == 12  # multi-head unless asked otherwise
+
+
+def test_k_follows_n_and_says_when_it_can_t_stay() -> None:
+    test = quiet(heads="8")
+    test.sidebar.select_slider(key="heads").set_value(16).run()
+    assert test.sidebar.select_slider(key="kv_heads").value == 16
+    test.sidebar.select_slider(key="kv_heads").set_value(8).run()
+    test.sidebar.select_slider(key="heads").set_value(12).run()
+    assert test.sidebar.select_slider(key="kv_heads").value == 6
+    assert said(test, "K was 8, which does not divide N=12; it is 6 now")
+    test.sidebar.select_slider(key="heads").set_value(24).run()
+    assert not said(test, "K was")
+
+
+def test_s_follows_t_until_it_is_unlocked() -> None:
+    test = quiet()
+    test.sidebar.select_slider(key="q_len").set_value(256).run()
+    length = test.sidebar.select_slider(key="kv_len")
+    assert (length.value, length.disabled) == (256, True)
+    test.sidebar.toggle(key="kv_follows").set_value(False).run()
+    test.sidebar.select_slider(key="kv_len").set_value(96).run()
+    test.sidebar.select_slider(key="q_len").set_value(512).run()
+    assert test.sidebar.select_slider(key="kv_len").value == 96
+    test.sidebar.toggle(key="kv_follows").set_value(True).run()
+    assert test.sidebar.select_slider(key="kv_len").value == 512
+
+
+def test_odd_sizes_come_through_a_number_field() -> None:
+    test = quiet()
+    test.sidebar.toggle(key="exact").set_value(True).run()
+    test.sidebar.number_input(key="head_dim_exact").set_value(100).run()
+    slider = test.sidebar.select_slider(key="head_dim")
+    assert slider.value == 100
+    assert "100" in slider.options
+    test.sidebar.number_input(key="heads_exact").set_value(7).run()
+    assert test.sidebar.select_slider(key="kv_heads").options == ["1", "7"]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_sets_every_control(name: str) -> None:
+    test = quiet(q_len="300", seed="3")
+    assert test.sidebar.selectbox(key="preset").value == controls.CUSTOM
+    test.sidebar.selectbox(key="preset").set_value(name).run()
+    problem = PRESETS[name].problem
+    state = test.session_state
+    assert Problem(**{field: state[field] for field in ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim",
+                                                        "dtype", "causal", "seed")}) == problem  # fmt: skip
+    assert test.sidebar.selectbox(key="preset").value == name
+    assert not test.exception
+
+
+@pytest.mark.parametrize(
+    ("params", "control", "sentence"),
+    [
+        (
+            {"heads": "8", "kv_heads": "3"},
+            "kv_heads",
+            "kv_heads must divide heads=8, got 3; one of 1, 2, 4, 8 would do",
+        ),
+        ({"head_dim": "0"}, "head_dim", "head_dim must be from 1 .* got 0"),
+        ({"q_len": "-1"}, "q_len", "q_len must be from 1 .* got -1"),
+        ({"dtype": "float8"}, "dtype", "dtype must be one of .* got float8"),
+        ({"backend": ["naive", "magic"]}, "backend", "backend must be one of .* got magic"),
+    ],
+)
+def test_a_bad_wish_is_named_at_the_control_and_on_the_page(
+    params: dict[str, Any], control: str, sentence: str
+) -> None:
+    test = opened("live.py", **{"batch": "1", "backend": "", **params})
+    assert not test.exception
+    assert any(re.search(sentence, text.value) for text in test.sidebar.markdown)
+    assert any(re.search(sentence, text.value) for text in test.warning)
+    widget = {"dtype": test.segmented_control, "backend": test.pills}.get(control, test.select_slider)(key=control)
+    widget.set_value({"dtype": "float16", "backend": ["xla"]}.get(control, widget.value)).run()
+    if control in ("dtype", "backend"):  # touched: nothing to complain about any more
+        assert not any(re.search(sentence, text.value) for text in [*test.sidebar.markdown, *test.warning])
+
+
+def test_no_backend_is_a_polite_stop() -> None:
+    test = opened("live.py", backend="")
+    assert said(test, "Choose at least one backend")
+    assert not test.exception
+
+
+def test_the_link_carries_what_is_shown() -> None:
+    test = app(batch="1", head_dim="1", heads="1", q_len="100", backend=["xla"]).run()
+    link = next(block.value for block in test.sidebar.get("code"))
+    assert "q_len=100" in link
+    assert "backend=xla" in link
+    assert "v=1" in link
+
+
+# --- Live run
+
+
+def test_live_run_at_the_lab_s_defaults() -> None:
+    test = live()
+    found = results(test)
+    assert {name: record.status for name, record in found.items()} == {
+        "naive": "ok",
+        "xla": "ok",
+        "cudnn": "refused",
+    } or (found["cudnn"].environment.get("gpu"))
+    assert not test.exception
+    assert len(test.metric) == sum(record.status == "ok" for record in found.values())
+    for metric in test.metric:
+        assert re.match(r"Wall clock, median of \d+ calls", metric.label)  # never a bare number
+    assert said(test, "Largest error: .* allowed .*: \\*\\*agrees\\*\\*")
+    assert said(test, r"Lab's allclose \(0.001\): passes")
+    table = test.dataframe[0].value
+    assert table["name"].tolist() == ["q", "k", "v", "output"]
+    assert table["bytes"].tolist() == [f"{4 * 128 * 8 * 64 * 4:,}"] * 4
+
+
+@pytest.mark.parametrize("refused", ["cudnn", "transformer_engine"])
+def test_what_can_t_run_gives_its_sentence_and_the_others_run(refused: str) -> None:
+    test = live(**SMALL, backend=["naive", refused])
+    found = results(test)
+    assert found["naive"].status == "ok"
+    assert found[refused].status == "refused"
+    assert said(test, re.escape(found[refused].reason))
+
+
+def test_head_dim_100_is_refused_by_cudnn_only() -> None:
+    test = live(head_dim="100", dtype="bfloat16", q_len="16", batch="1", backend=["naive", "xla", "cudnn"])
+    assert [results(test)[name].status for name in ("naive", "xla", "cudnn")] == ["ok", "ok", "refused"]
+
+
+def test_the_smallest_problem() -> None:
+    test = live(**SMALL, backend=["naive", "xla"])
+    assert {record.status for record in results(test).values()} == {"ok"}
+
+
+@pytest.mark.parametrize(("q_len", "kv_len"), [("32", "96"), ("96", "32")])
+def test_causal_with_unequal_lengths(q_len: str, kv_len: str) -> None:
+    test = live(batch="1", q_len=q_len, kv_len=kv_len, causal="true", backend=["naive", "xla"])
+    assert {record.status for record in results(test).values()} == {"ok"}
+
+
+def test_an_overflow_disagrees_and_has_no_time() -> None:
+    test = live(q_len="32", batch="1", dtype="float16", input_scale="60", backend=["naive"])
+    naive = results(test)["naive"]
+    assert (naive.status, naive.timing) == ("disagrees", None)
+    assert said(test, "float16 holds nothing above 65,504")
+    assert not test.metric  # its time is nowhere
+
+
+def test_too_large_is_refused_before_anything_is_allocated() -> None:
+    test = opened("live.py", batch="64", q_len="16384", heads="32", backend=["naive"])
+    assert said(test, "only on request")  # it does not start by itself
+    test.button(key="live_run").click().run()
+    until(test, lambda it: it.exception or said(it, "too large"))
+    assert results(test)["naive"].status == "out_of_memory"
+    assert said(test, r"needs .* by formula, but only .* are free")
+
+
+def test_a_reload_finds_the_result() -> None:
+    live(**SMALL, backend=["xla"])
+    submitted = len(jobs.engine().jobs())
+    test = opened("live.py", **SMALL, backend=["xla"])
+    assert said(test, "Largest error")
+    assert len([job for job in jobs.engine().jobs() if job.label == "live run"]) <= submitted
+
+
+def test_run_again_measures_again() -> None:
+    test = live(**SMALL, backend=["xla"])
+    before = results(test)["xla"].timing.wall_ms.values
+    test.button(key="live_run").click().run()
+    until(test, lambda it: results(it)["xla"].timing.wall_ms.values != before)
+
+
+def test_the_chosen_baseline_is_compared_with() -> None:
+    test = live(**SMALL, backend=["naive", "xla"])
+    test.selectbox(key="live_baseline").set_value("xla").run()
+    deltas = [metric.delta for metric in test.metric]
+    assert deltas[1] == "baseline"
+    assert re.fullmatch(r"\d+\.\d\d × (faster|slower) than SDPA XLA", deltas[0])
+
+
+def test_ten_quick_moves_run_one_at_a_time_and_end_at_the_last() -> None:
+    """Each move asks for something new; the older question is ended, never run beside the newer one."""
+    engine, most, over = jobs.engine(), 0, threading.Event()
+
+    def look() -> None:
+        nonlocal most
+        while not over.wait(0.002):
+            most = max(most, engine.stats().running)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    test = opened("live.py", batch="1", heads="1", q_len="16", head_dim="8", backend=["naive", "xla"])
+    for length in (32, 48, 64, 96, 128, 192, 256, 192, 128, 96):
+        test.sidebar.select_slider(key="q_len").set_value(length).run()
+    until(test, lambda it: said(it, "elements of one head"))
+    over.set()
+    watcher.join()
+    assert most == 1
+    assert {found.problem.q_len for found in results(test).values()} == {96}
+    assert said(test, "T=96 ")
+
+
+def test_an_older_question_is_cancelled_not_computed() -> None:
+    slow = {"q_len": "1536", "heads": "8", "batch": "1", "dtype": "float32", "backend": ["naive", "xla"]}
+    test = opened("live.py", **slow)
+    if not said(test, "by itself"):
+        test.button(key="live_run").click().run()
+    older = jobs.engine().jobs(test.session_state["visitor"])[-1]
+    test.sidebar.select_slider(key="q_len").set_value(16).run()
+    until(test, lambda it: said(it, "elements of one head"))
+    assert older.state in ("replaced", "cancelled") or older.is_stopping
+    assert {found.problem.q_len for found in results(test).values()} == {16}
+
+
+def test_two_visitors_see_their_own() -> None:
+    one, other = live(**SMALL, backend=["naive"]), live(**{**SMALL, "q_len": "7"}, backend=["naive"])
+    assert results(one)["naive"].problem.q_len == 3
+    assert results(other)["naive"].problem.q_len == 7
+    assert said(one.run(), r"T=3 ")
+    assert said(other.run(), r"T=7 ")
+
+
+def test_output_and_difference_of_a_head() -> None:
+    test = live(batch="2", q_len="8", heads="2", head_dim="8", backend=["naive", "xla"])
+    test.number_input(key="live_head").set_value(1).run()
+    until(test, lambda it: said(it, "8 × 8 elements of one head"))
+    test.sidebar.select_slider(key="heads").set_value(1).run()
+    until(test, lambda it: said(it, "elements of one head"))
+    assert test.number_input(key="live_head").value == 0  # there is no second head any more
+
+
+# --- This machine
+
+
+def test_this_machine() -> None:
+    test = until(opened("machine.py"), lambda it: it.exception or len(it.metric) > 3)
+    assert not test.exception
+    assert [metric.label for metric in test.metric][:1] in (["CPU"], ["GPU"])
+    for backend in BACKENDS.values():
+        assert any(backend.label in element.value for element in test.get("html") if hasattr(element, "value")) or said(
+            test, "ready"
+        )
+    if test.metric[0].label == "CPU":
+        assert any("No NVIDIA GPU here" in str(info.proto) for info in test.info)  # a notice
+        assert not test.error
+        assert said(test, "cuDNN attention needs an NVIDIA GPU")
