@@ -75,7 +75,7 @@ class Build:
 class Cache:
     """Compiled programs, the least recently used thrown out first. Thread safe: a sweep compiles in several threads."""
 
-    most: int = 128
+    most: int = 192
     hits: int = 0
     misses: int = 0
     builds: OrderedDict[Hashable, Build] = field(default_factory=OrderedDict)
