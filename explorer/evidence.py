@@ -49,9 +49,9 @@ def precision(
 ) -> str:
     """bf16, fp16, tf32, fp32 or fp8: the multiply's input type, by the name of the kernels that took the most time.
 
-    Where nothing was traced, a custom call that only takes FP8 says it. Where no name says it, the inputs' dtype stands;
-    but for float32 on a GPU, where the error tells TF32 from float32: TF32's products are off by about 2^-11, float32's by 2^-24 (H200: 6.5e-4 against 5.5e-7 in the output). error: the
-    largest, for outputs of size 1.
+    Where nothing was traced, a custom call that only takes FP8 says it. Where no name says it, the inputs' dtype
+    stands; but for float32 on a GPU, where the error tells TF32 from float32: TF32's products are off by about 2^-11,
+    float32's by 2^-24 (H200: 6.5e-4 against 5.5e-7 in the output). error: the largest, for outputs of size 1.
     """
     for kernel in ran:
         if ATTENTION_KERNEL.search(kernel["name"]) or PRODUCT_KERNEL.search(kernel["name"]):
