@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,42 @@ def check(backend: str, problem: Problem, where: Device) -> Check | None:
     return None
 
 
-def checks(cells: Sequence[Cell], where: Device) -> list[Check | None]:
-    """For the worker: each cell's check, in order."""
-    return [check(name, problem, where) for name, problem in cells]
+def own_file() -> Path:
+    """This machine's own proofs, kept in the user's cache: cells proven once are not run again."""
+    from explorer.worker import cache_dir
+
+    return cache_dir() / "proofs.jsonl"
+
+
+def prove_here(
+    cells: Sequence[Cell],
+    *,
+    report: measure.Report = measure.silent,
+    cancelled: Callable[[], bool] = measure.never,
+) -> Iterator[Record]:
+    """For the worker: prove, and keep in this machine's own file."""
+    path = own_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    yield from prove(cells, path=path, report=report, cancelled=cancelled)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What the worker knows without running anything. moved: why no check could be asked."""
+
+    checks: tuple[Check | None, ...]
+    records: tuple[Record, ...]
+    moved: str | None = None
+
+
+def look(cells: Sequence[Cell], gpu: str) -> Look:
+    """For the worker: each cell's check, and what is in this machine's own file. gpu: "this" or a name."""
+    from explorer.jaxcheck import JaxMoved
+
+    where = device.here() if gpu == "this" else device.named(gpu)
+    known = _known_here(own_file(), where) if gpu == "this" else {}
+    records = tuple(known[key(*cell)] for cell in cells if key(*cell) in known)
+    try:
+        return Look(checks=tuple(check(*cell, where) for cell in cells), records=records)
+    except JaxMoved as error:
+        return Look(checks=(None,) * len(cells), records=records, moved=str(error))

@@ -7,7 +7,7 @@ the GPU at hand, or recorded on it). Nothing is asked here: what a check or a ru
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from explorer import cost
@@ -18,6 +18,7 @@ from explorer.support.rules import Rule, broken, unfused
 LIBRARY_SAID_NO = "the rules said yes, the library said no"
 WIDEST = 256  # no backend's limit lies beyond it
 Says = Literal["yes", "no", "not asked"]
+Others = Callable[[str, Problem, Device], "Proof | None"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +114,17 @@ class Answer:
     reason: str | None
     fused: bool | None  # False: accepted, but not by the fused kernel; None: has none, or is not known
     headline: str | None
-    nearest: tuple[Neighbour, ...]
     sources: tuple[str, ...]
     witnesses: tuple[Witness, ...]
     proof: Proof | None = None
+    others: Others | None = field(default=None, repr=False, compare=False)  # proofs of neighbours, for their times
+
+    @property
+    def nearest(self) -> tuple[Neighbour, ...]:
+        """What would do instead; empty where it does as it is."""
+        if self.supported and self.fused is not False:
+            return ()
+        return nearest(self.backend, self.problem, self.device, self.others)
 
     @property
     def state(self) -> str:
@@ -171,7 +179,7 @@ def answer(
     *,
     check: Check | None = None,
     proof: Proof | None = None,
-    others: Callable[[str, Problem, Device], Proof | None] | None = None,
+    others: Others | None = None,
 ) -> Answer:
     """The answer by rule, or by the strongest witness given. others: proofs of the neighbours, for their times."""
     refusing = broken(backend, problem, device)
@@ -243,10 +251,10 @@ def answer(
         reason=reason,
         fused=fused,
         headline=headline,
-        nearest=nearest(backend, problem, device, others) if refusing or fused is False else (),
         sources=sources,
         witnesses=_witnesses(backend, by_rule or slower, by_rule is None, vendor, check, proof, device),
         proof=proof,
+        others=others,
     )
 
 
@@ -295,7 +303,7 @@ def nearest(
     backend: str,
     problem: Problem,
     device: Device,
-    others: Callable[[str, Problem, Device], Proof | None] | None = None,
+    others: Others | None = None,
 ) -> tuple[Neighbour, ...]:
     """The nearest accepted values on each axis of the broken rules; where several are broken, what else must change."""
 
