@@ -335,7 +335,11 @@ def matmul_precision() -> str:
 def costs(
     problem: Problem, timing: Timing | None, precision: str = "", found: ceilings.Ceilings | None = None
 ) -> dict[str, Any]:
-    """FLOPs and least bytes; TFLOP/s on the device clock where there is one, else on the wall clock, which is named."""
+    """FLOPs and least bytes; TFLOP/s on the device clock where there is one, else on the wall clock, which is named.
+
+    kernel_tflops: of the attention kernel alone, where the program holds others, such as FP8's casts.
+    """
+    kernel = None if timing is None else timing.kernel_ms
     if timing is None:
         rest: dict[str, Any] = dict.fromkeys(
             ("tflops", "tflops_clock", "peak_tflops", "copy_tb_s", "bound_tflops", "bound_share", "suspect")
@@ -346,6 +350,7 @@ def costs(
         "flops": cost.flops(problem),
         "min_bytes": cost.min_bytes(problem),
         "intensity": cost.intensity(problem),
+        "kernel_tflops": None if kernel is None else cost.flops(problem) / kernel.median / 1e9,
         **rest,
     }
 

@@ -15,6 +15,7 @@ import re
 import sys
 import warnings
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 NEEDED = (2, 12)  # te.autocast came in 2.9; from 2.12 on its fused attention was tried with cuDNN 9.12 and later
 INSTALL = "`make te` builds it, README says how by hand"
@@ -131,16 +132,15 @@ def prepare() -> str | None:
     return None
 
 
-def facts() -> dict[str, object]:
-    """What the doctor tells: version, cuDNN files and whether they are one, and FP8 recipes with TransformerEngine's
-    own reason. Call it after the GPU is open."""
+def facts() -> dict[str, Any]:
+    """What the doctor tells: version, cuDNN files and whether they are of one version, and FP8 recipes with
+    TransformerEngine's own reason. Call it after the GPU is open."""
     files = loaded_libraries("libcudnn")
     why = prepare() or mixed_cudnn(files)
-    answer: dict[str, object] = {
+    answer: dict[str, Any] = {
         "version": version(),
         "reason": why,
         "cudnn_files": files,
-        "one_cudnn": len(cudnn_homes(files)) < 2,
         "cudnn_versions": {path: cudnn_version(path) for path in cudnn_homes(files).values()},
         "recipes": {},
     }
@@ -149,7 +149,20 @@ def facts() -> dict[str, object]:
     return answer
 
 
-def recipe_support(name: str) -> dict[str, object]:
+def rows(found: dict[str, Any]) -> dict[str, str]:
+    """The facts, each as a name and a sentence."""
+    lines = {"TransformerEngine": found["reason"] or f"{found['version']}, ready"}
+    places = found["cudnn_versions"]
+    which = sorted({each or "one that tells no version" for each in places.values()})
+    said = "none" if not places else which[0] if len(which) == 1 else f"{len(which)} versions, {' and '.join(which)}"
+    where = "; ".join(places)
+    lines["cuDNN loaded here"] = f"{said} ({where})" if places else said
+    for name, each in found["recipes"].items():
+        lines[f"{name} recipe"] = "supported here" if each["supported"] else f"not here: {each['reason']}"
+    return lines
+
+
+def recipe_support(name: str) -> dict[str, Any]:
     """Whether this GPU takes the recipe, with TransformerEngine's own reason where it does not."""
     from transformer_engine.jax.quantize import helper  # pyright: ignore[reportMissingImports]
 

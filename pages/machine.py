@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from explorer.ui import jobs, machine, shell
+from explorer.ui import jobs, machine, panels, shell
 
 shell.guard()
 st.title("This machine")
@@ -16,5 +16,8 @@ st.caption(f"Asked for the lab's shape in bfloat16 ({machine.ASKED}).")
 machine.readiness(here)
 st.subheader("Worker and queue")
 machine.queue()
+st.subheader("TransformerEngine and FP8")
+libraries = machine.libraries()
 st.subheader("Versions")
 machine.versions(here)
+panels.watch(libraries)

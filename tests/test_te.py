@@ -55,6 +55,27 @@ def test_each_failure_has_its_sentence(error: Exception, sentence: str) -> None:
     assert te.classify(error, "2.20.2", [f"{PIP}/libcudnn.so.9"]) == sentence
 
 
+def test_the_doctor_s_rows() -> None:
+    found = {
+        "version": "2.20.2",
+        "reason": None,
+        "cudnn_versions": {f"{PIP}/libcudnn.so.9": "9.14.0", f"{SYSTEM}/libcudnn.so.9.14.0": "9.14.0"},
+        "recipes": {
+            "DelayedScaling": {"supported": True, "reason": None},
+            "MXFP8BlockScaling": {"supported": False, "reason": "Device compute capability 9.9 or higher required"},
+        },
+    }
+    assert te.rows(found) == {
+        "TransformerEngine": "2.20.2, ready",
+        "cuDNN loaded here": f"9.14.0 ({PIP}/libcudnn.so.9; {SYSTEM}/libcudnn.so.9.14.0)",
+        "DelayedScaling recipe": "supported here",
+        "MXFP8BlockScaling recipe": "not here: Device compute capability 9.9 or higher required",
+    }
+    mixed = {f"{PIP}/libcudnn.so.9": "9.19.0", f"{SYSTEM}/libcudnn.so.9.14.0": "9.14.0"}
+    assert te.rows(found | {"cudnn_versions": mixed})["cuDNN loaded here"].startswith("2 versions, 9.14.0 and 9.19.0 (")
+    assert te.rows(te.facts())["cuDNN loaded here"] == "none"
+
+
 def test_too_old() -> None:
     assert te.too_old("2.11.0") == "TransformerEngine 2.12 or later is needed, got 2.11.0"
     assert te.too_old("2.12") is None

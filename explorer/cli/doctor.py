@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from explorer import backends, device
+from explorer import backends, device, te
 from explorer.device import Device
 from explorer.memory import gib
 from explorer.problem import Problem
@@ -30,6 +30,7 @@ def main(args: argparse.Namespace) -> int:
     answer = {
         **here.to_json(),
         "cudnn_files": device.loaded_libraries("libcudnn"),
+        "transformer_engine": te.facts(),  # after the device: it is open by now
         "backends": readiness(here),
     }
     if args.json:
@@ -40,8 +41,9 @@ def main(args: argparse.Namespace) -> int:
     if not here.is_gpu:
         print(f"no NVIDIA GPU: {here.missing['gpu']}")
     print("\n".join(f"  {name:20} {found or 'not found'}" for name, found in here.versions.items()))
-    for file in answer["cudnn_files"]:
-        print(f"  loaded: {file}")
+    print("TransformerEngine and cuDNN:")
+    for what, how in te.rows(answer["transformer_engine"]).items():
+        print(f"  {what:24} {how}")
     print(f"backends, asked for {ASKED}:")
     for row in answer["backends"]:
         print(f"  {row['backend']:22} {'ready' if row['ready'] else row['reason']}")

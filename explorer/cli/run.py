@@ -128,6 +128,8 @@ def print_table(problem: Any, records: Sequence[Record]) -> None:
         )
         if made.reason:
             notes.append(f"{made.backend}: {made.reason}")
+        if remark := proof.get("remark"):
+            notes.append(f"{made.backend}: {remark}")
     widths = [max(len(row[i]) for row in lines) for i in range(len(lines[0]))]
     for row in lines:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

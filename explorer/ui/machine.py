@@ -7,13 +7,14 @@ from typing import Any
 
 import streamlit as st
 
-from explorer import measure, memory
+from explorer import measure, memory, te
 from explorer.backends import BACKENDS
 from explorer.charts import MISSING
 from explorer.device import Device
 from explorer.job import Job
 from explorer.problem import Problem
 from explorer.ui import jobs, panels
+from explorer.ui.jobs import Answer
 
 ASKED = Problem(dtype="bfloat16")  # as the command line's doctor: the lab's shape in the dtype most backends take
 REFRESH_S = 2.0
@@ -49,6 +50,17 @@ def readiness(here: Device) -> None:
                 ready = ":green-badge[:material/check_circle: ready]"
                 st.markdown(ready if why is None else ":gray-badge[:material/block: not here]", width=110)
                 st.caption(backend.about if why is None else why, width="stretch")
+
+
+def libraries() -> Answer:
+    """TransformerEngine, the cuDNN libraries loaded in the worker, and FP8, each with its reason."""
+    answer = jobs.ask(te.facts, {}, slot="machine-te", label="TransformerEngine")
+    if answer.results:
+        found = te.rows(answer.results[-1])
+        st.table(found, border="horizontal", alt="TransformerEngine, cuDNN libraries and FP8 recipes in the worker")
+    else:
+        st.caption(answer.error or "The worker has not answered yet.")
+    return answer
 
 
 def versions(here: Device) -> None:
