@@ -203,7 +203,7 @@ class Local:
             each["name"]: self._here(each["value"], role, number) if "value" in each else name
             for each in container.get("env", [])
         } | dict(extra or {})
-        args = [self._here(arg, role, number).replace("$(POD_NAME)", name) for arg in container["args"]]
+        args = [self._here(arg, role, number).replace("$(EXPLORER_WORKER)", name) for arg in container["args"]]
         process = Process(name=name, command=[*_program(args[0]), *args[1:]], env=env, log=self.folder / f"{name}.log")
         process.start()
         self.processes[name] = process

@@ -101,6 +101,7 @@ async def lifespan(_app: Any) -> AsyncIterator[None]:
     engine.close()
     if operations is not None:
         operations.close()
+    log.info("stopped")
 
 
 app = st.App(ROOT / "streamlit_app.py", lifespan=lifespan, middleware=[Middleware(Gate, access=access)])

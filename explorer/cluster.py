@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import signal
@@ -37,7 +38,12 @@ async def here(count: int | None) -> AsyncIterator[Cluster]:
     gpus = worker.gpus()
     count = count or len(gpus) or 1
     commands = [
-        _Command(str(n), {"CUDA_VISIBLE_DEVICES": gpus[n % len(gpus)]} if len(gpus) > 1 else {}) for n in range(count)
+        _Command(
+            str(n),
+            ({"CUDA_VISIBLE_DEVICES": gpus[n % len(gpus)]} if len(gpus) > 1 else {})
+            | ({"EXPLORER_WORKER": str(n)} if count > 1 else {}),
+        )
+        for n in range(count)
     ]
     try:
         for command in commands:  # they import what they need while the scheduler starts
@@ -80,6 +86,11 @@ class Cluster:
     def is_connected(self) -> bool:
         return self.client.status == "running"
 
+    @property
+    def trouble(self) -> str | None:
+        """A worker of our own that does not come up."""
+        return next((command.trouble for command in self._commands.values() if command.trouble), None)
+
     async def workers(self) -> dict[str, dict[str, Any]]:
         """By address, what each says of itself."""
         return (await self.client.scheduler.identity(n_workers=-1))["workers"]
@@ -117,6 +128,7 @@ class _Command:
     def __init__(self, name: str, env: dict[str, str]) -> None:
         self.name, self._env = name, env
         self._process: asyncio.subprocess.Process | None = None
+        self.trouble: str | None = None
 
     async def start(self) -> None:
         paths = [str(Path(__file__).parents[1]), *filter(None, sys.path)]  # functions come by reference
@@ -131,13 +143,17 @@ class _Command:
 
     async def keep(self, address: str) -> None:
         """Tell it where the scheduler is; should even the nanny die, start another."""
-        while True:
+        for times in itertools.count(1):
             assert self._process is not None
             assert self._process.stdin is not None
             self._process.stdin.write(f"{address}\n".encode())
             await self._process.wait()
-            log.warning("the command of worker %s ended with %s", self.name, self._process.returncode)
-            await asyncio.sleep(1.0)
+            code = self._process.returncode
+            self.trouble = (
+                f"Worker {self.name} does not come up (exit code {code}); the server's log has its last words."
+            )
+            log.warning("the command of worker %s ended with %s", self.name, code)
+            await asyncio.sleep(min(30.0, 2.0 ** min(times, 5) / 2))
             await self.start()
 
     def kill(self) -> None:

@@ -271,6 +271,7 @@ def environment(device: Device) -> dict[str, Any]:
         "cpu": None if device.is_gpu else device.name,
         "compute_capability": device.capability_text,
         "memory_bytes": device.memory_bytes,
+        "worker": os.environ.get("EXPLORER_WORKER"),  # which of several: two GPUs of a kind have one name
         **{
             k: device.versions.get(k)
             for k in ("python", "jax", "jaxlib", "cuda", "cudnn", "transformer_engine", "driver")

@@ -182,8 +182,10 @@ class Record:
 
     @property
     def where(self) -> str:
-        """The GPU or CPU it was measured on."""
-        return self.environment.get("gpu") or self.environment.get("cpu") or "an unknown device"
+        """The GPU or CPU it was measured on, and of several workers the one."""
+        name = self.environment.get("gpu") or self.environment.get("cpu") or "an unknown device"
+        worker = self.environment.get("worker")
+        return f"{name} (worker {worker.removeprefix('worker-')})" if worker else name
 
 
 def line(record: Record) -> str:
@@ -238,6 +240,7 @@ def row(record: Record) -> dict[str, Any]:
         "verdict": evidence.get("verdict"),
         "proven": evidence.get("proven"),
         "precision": evidence.get("note"),
+        "remark": evidence.get("remark"),
         **{k: accuracy.get(k) for k in ("max_abs_error", "mean_abs_error", "rmse", "budget")},
         "accuracy": accuracy.get("verdict"),
         **{k: memory.get(k) for k in ("formula_bytes", "temp_bytes", "peak_bytes", "predicted_bytes")},
@@ -249,6 +252,7 @@ def row(record: Record) -> dict[str, Any]:
                 "intensity",
                 "tflops",
                 "tflops_clock",
+                "kernel_tflops",
                 "bound_tflops",
                 "bound_share",
                 "suspect",
@@ -263,6 +267,15 @@ def row(record: Record) -> dict[str, Any]:
         flat[clock.replace("_ms", "_samples")] = len(samples.values) if samples else None
     for name in ("lower_ms", "compile_ms", "cache_hit", "disk_hit", "first_call_ms", "mode", "cold_l2", "stopped_by"):
         flat[name] = getattr(timing, name, None)
+    clocks = timing.sm_clock_mhz if timing else None
+    flat["sm_clock_mhz"] = f"{min(clocks)} to {max(clocks)}" if clocks else None
+    kernels = "; ".join(
+        f"{kernel['name']} × {kernel['count']} ({kernel['share']:.0%})" for kernel in evidence.get("kernels") or ()
+    )
+    flat["kernels"] = kernels or None
+    names = {"jax": "JAX", "cuda": "CUDA", "cudnn": "cuDNN", "driver": "driver"}
+    found = {said: record.environment.get(name) for name, said in names.items()}
+    flat["versions"] = ", ".join(f"{said} {version}" for said, version in found.items() if version)
     return flat
 
 

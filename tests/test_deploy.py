@@ -181,7 +181,7 @@ def test_a_worker_has_one_gpu_or_none(overlay: str) -> None:
     on_l4 = pod(worker).get("nodeSelector") == {"cloud.google.com/gke-accelerator": "nvidia-l4"}
     assert on_l4 is (overlay in GPU_OVERLAYS)
     assert ("explorer-gpu" in container["image"]) is (overlay in GPU_OVERLAYS)
-    assert "--name=$(POD_NAME)" in container["args"]
+    assert "--name=$(EXPLORER_WORKER)" in container["args"]
 
 
 @each_overlay

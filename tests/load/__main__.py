@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ PATIENCE_S = 150.0  # of one visitor for one answer
 THINK_S = 1.0
 RESTLESS = 0.2  # so many move on before the answer came: the older question must be replaced, not answered
 SAMPLE_S = 1.0
+TURNS_S = 10.0
 FLAT = 1.10  # memory at the end over that at half time
 
 
@@ -51,6 +52,7 @@ class Seen:
     left: list[str] = field(default_factory=list)
     memory: list[tuple[float, dict[str, int]]] = field(default_factory=list)
     kills: list[float] = field(default_factory=list)
+    turns: dict[str, tuple[str, float, float]] = field(default_factory=dict)
 
 
 async def visit(visitor: Visitor, until: float, seen: Seen, dice: random.Random) -> None:
@@ -102,29 +104,37 @@ async def kill(local: Local, every_s: float, until: float, seen: Seen, dice: ran
             seen.kills.append(time.time())
 
 
-async def overlaps(local: Local, began: float) -> tuple[int, int]:
-    """Turns that the scheduler saw, and how many of them began on a worker before its last one had ended."""
+async def turns(local: Local) -> dict[str, tuple[str, float, float]]:
+    """The turns that the scheduler saw, by key: worker, start and end on the worker's own clock.
+
+    It remembers them from the first asking on, and only so many.
+    """
     from distributed import Client, Security
 
     tls = {"tls_client_cert": str(local.tls / "app/tls.crt"), "tls_client_key": str(local.tls / "app/tls.key")}
     security = Security(require_encryption=True, tls_ca_file=str(local.tls / "app/ca.crt"), **tls)
     async with Client(local.scheduler, security=security, asynchronous=True, set_as_default=False) as client:
-        stream = await client.get_task_stream(start=began)
-    turns: dict[str, list[tuple[float, float]]] = {}
-    for task in stream:
-        for step in task["startstops"]:
-            if step["action"] == "compute":
-                turns.setdefault(task["worker"], []).append((step["start"], step["stop"]))
-    found = 0
-    for spans in turns.values():
-        spans.sort()
-        found += sum(later[0] < earlier[1] for earlier, later in itertools.pairwise(spans))
-    return sum(map(len, turns.values())), found
+        stream = await client.get_task_stream()
+    return {
+        task["key"]: (task["worker"], step["start"], step["stop"])
+        for task in stream
+        for step in task["startstops"]
+        if step["action"] == "compute"
+    }
 
 
-async def watch_tasks(local: Local) -> None:
-    """The scheduler keeps the task stream only from its first asking on."""
-    await overlaps(local, time.time())
+def at_once(turns: Iterable[tuple[str, float, float]]) -> int:
+    """How many turns began on a worker before its last one had ended."""
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for worker, start, stop in turns:
+        spans.setdefault(worker, []).append((start, stop))
+    return sum(later[0] < earlier[1] for each in spans.values() for earlier, later in itertools.pairwise(sorted(each)))
+
+
+async def follow_turns(local: Local, seen: Seen) -> None:
+    while True:
+        seen.turns |= await turns(local)
+        await asyncio.sleep(TURNS_S)
 
 
 def waits(local: Local) -> list[dict[str, Any]]:
@@ -140,7 +150,7 @@ def waits(local: Local) -> list[dict[str, Any]]:
 
 async def load(local: Local, options: argparse.Namespace) -> dict[str, Any]:
     dice, seen = random.Random(options.seed), Seen()
-    await watch_tasks(local)
+    seen.turns |= await turns(local)
     pass_ = await asyncio.to_thread(cookie, local.url, local.token)
     visitors = [Visitor(number, local.url, pass_, PROBLEM) for number in range(options.visitors)]
     warm = Visitor(options.visitors, local.url, pass_, PROBLEM)
@@ -149,7 +159,7 @@ async def load(local: Local, options: argparse.Namespace) -> dict[str, Any]:
     jobs_before = len(waits(local))
     began = time.time()
     until = began + options.seconds
-    beside = [asyncio.create_task(sample(local, seen))]
+    beside = [asyncio.create_task(sample(local, seen)), asyncio.create_task(follow_turns(local, seen))]
     if options.kill_every:
         beside.append(asyncio.create_task(kill(local, options.kill_every, until, seen, dice)))
     await asyncio.gather(
@@ -160,8 +170,8 @@ async def load(local: Local, options: argparse.Namespace) -> dict[str, Any]:
     for task in beside:
         task.cancel()
     await asyncio.gather(*beside, return_exceptions=True)
-    turns, overlapping = await overlaps(local, began)
-    return figures(local, options, seen, began, ended, turns, overlapping, waits(local)[jobs_before:])
+    seen.turns |= await turns(local)
+    return figures(local, options, seen, began, ended, waits(local)[jobs_before:])
 
 
 def figures(
@@ -170,14 +180,13 @@ def figures(
     seen: Seen,
     began: float,
     ended: float,
-    turns: int,
-    overlapping: int,
     jobs: list[dict[str, Any]],
 ) -> dict[str, Any]:
     outcomes = Counter(each.outcome for each in seen.visits)
     answered = [each.seconds for each in seen.visits if each.outcome == "right"]
     waited = [job["waited_s"] for job in jobs]
     ran = [job["ran_s"] for job in jobs]
+    during = [turn for turn in seen.turns.values() if turn[1] >= began]
     middle = began + (ended - began) / 2
     grown = {
         name: _level(seen, name, ended - 5, ended + 60) / _level(seen, name, middle - 5, middle + 5)
@@ -196,8 +205,8 @@ def figures(
         "job_wait_s": _spread(waited),
         "job_run_s": _spread(ran),
         "jobs": len(jobs),
-        "turns": turns,
-        "turns_at_once_on_a_worker": overlapping,
+        "turns": len(during),
+        "turns_at_once_on_a_worker": at_once(during),
         # Little's law: so long a job would wait if all visitors' jobs stood in one line before the workers.
         "line_s": round(options.visitors * statistics.fmean(ran or [0.0]) / local.workers, 2),
         "memory_mib_at_half_time": {n: round(_level(seen, n, middle - 5, middle + 5) / 2**20) for n in local.processes},
@@ -244,7 +253,7 @@ def broken(figures: dict[str, Any]) -> list[str]:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.load", description=__doc__)
     parser.add_argument("--visitors", type=int, default=50)
     parser.add_argument("--workers", type=int, default=2)
@@ -254,6 +263,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not (0 < options.visitors <= MOST_VISITORS and 0 < options.seconds <= MOST_SECONDS):
         parser.error(f"1 … {MOST_VISITORS} visitors for at most {MOST_SECONDS:g} s")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = options_of(arguments)
     with tempfile.TemporaryDirectory() as folder, running(Path(folder), workers=options.workers) as local:
         found = asyncio.run(load(local, options))
     print(json.dumps(found, indent=1))

@@ -78,6 +78,7 @@ class Drawn:
     output: np.ndarray | None = None
     told: str = ""
     errors: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
 
     @property
     def is_answer(self) -> bool:
@@ -146,6 +147,16 @@ class Visitor:
             outcome, why = "silent", f"no answer within {patience_s:g} s; {self._state()}"
         return Visit(visitor=self.number, seed=seed, asked=asked, seconds=time.time() - asked, outcome=outcome, why=why)
 
+    async def read(self, pattern: str, patience_s: float) -> str:
+        """Wait until the page says something; the line in which it did."""
+        async with asyncio.timeout(patience_s):
+            while True:
+                for text in self._drawn.texts:
+                    if re.search(pattern, text):
+                        return text
+                self._changed.clear()
+                await self._changed.wait()
+
     async def move(self, seed: int) -> None:
         """As when a slider is moved on before its answer came."""
         self._wanted = seed
@@ -204,12 +215,16 @@ class Visitor:
 
     def _take_element(self, element: Any, fragment: str) -> None:
         kind = element.WhichOneof("type")
+        if kind in ("markdown", "alert", "progress"):
+            one = getattr(element, kind)
+            self._drawn.texts.append(one.text if kind == "progress" else one.body)
         if kind == "number_input" and element.number_input.label == "Seed":
             self._seed_widget = element.number_input.id
         elif kind == "markdown" and (found := SEED_LINE.search(element.markdown.body)):
             # The page's first line of a full run: what came before belongs to an older one.
             self._forget_fragments()
             self._drawn = Drawn(seed=int(found[5]))
+            self._drawn.texts.append(element.markdown.body)
         elif kind == "markdown" and (found := DIED.search(element.markdown.body)):
             self._drawn.told = found[0]
         elif kind == "exception":
