@@ -272,9 +272,14 @@ class Operations:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and what the caller put into extra={"fields": ...}."""
+    """One JSON object a line: time, level, logger, message, and what the caller put into extra={"fields": ...}.
+
+    A job is named by its state only: its id opens it, and its label is what its visitor asked.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
+        if isinstance(record.args, tuple):
+            record.args = tuple(f"a job ({each.state})" if isinstance(each, Job) else each for each in record.args)
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
             "severity": record.levelname,

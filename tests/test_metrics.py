@@ -144,6 +144,12 @@ def test_waiting_times_fall_into_cumulative_buckets() -> None:
     assert seconds.total == pytest.approx(1004.3)
 
 
+def test_a_job_s_id_and_label_stay_out_of_the_log(engine: Engine) -> None:
+    (job, *_) = engine.jobs()
+    record = logging.LogRecord("explorer.engine", logging.WARNING, "", 0, "worker %s died during %s", ("0", job), None)
+    assert json.loads(metrics.JsonLines().format(record))["message"] == f"worker 0 died during a job ({job.state})"
+
+
 def test_a_log_line_is_one_json_object() -> None:
     record = logging.LogRecord("explorer.x", logging.INFO, "", 0, "two\nlines", (), None)
     record.fields = {"state": "done"}
