@@ -82,13 +82,18 @@ def present(rows: Iterable[Row]) -> list[str]:
 
 def backend_colour(rows: Iterable[Row], *, field: str = "backend", legend: bool = True) -> alt.Color:
     """The backend's own colour, from the theme's palette, so that it follows light and dark by itself."""
-    shown = alt.Legend(title=None, values=present(rows), orient="top", labelExpr=_label_expr()) if legend else None
+    shown = _legend(rows) if legend else None
     return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(ORDER)), legend=shown)
 
 
 def backend_shape(rows: Iterable[Row], *, field: str = "backend", legend: bool = True) -> alt.Shape:
-    shown = alt.Legend(title=None, values=present(rows), orient="top", labelExpr=_label_expr()) if legend else None
+    shown = _legend(rows) if legend else None
     return alt.Shape(f"{field}:N", scale=alt.Scale(domain=list(ORDER), range=list(SHAPES)), legend=shown)
+
+
+def _legend(rows: Iterable[Row]) -> alt.Legend:
+    """Full colours, also where the first layer is a pale band."""
+    return alt.Legend(title=None, values=present(rows), orient="top", labelExpr=_label_expr(), symbolOpacity=1)
 
 
 def _label_expr() -> str:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from explorer.record import Record, read_lines
 
 FOLDER = Path(__file__).parent
+KEPT = 32  # files, parsed
+
+
+def folder() -> Path:
+    """Where the recordings lie: EXPLORER_RECORDINGS names another folder, such as the one `record` writes to."""
+    return Path(os.environ.get("EXPLORER_RECORDINGS") or FOLDER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +35,7 @@ class Recording:
         return describe(self.records)
 
 
-def describe(records: tuple[Record, ...] | list[Record]) -> str:
+def describe(records: Sequence[Record]) -> str:
     """One sentence on where records come from; several places are all named."""
     places: dict[str, list[str]] = {}
     for record in records:
@@ -42,18 +51,35 @@ def describe(records: tuple[Record, ...] | list[Record]) -> str:
 
 
 def names() -> list[str]:
-    """Every shipped recording."""
-    return sorted(path.stem for path in FOLDER.glob("*.jsonl"))
+    """Every recording that is there."""
+    return sorted(path.stem for path in folder().glob("*.jsonl"))
 
 
 def load(name: str) -> Recording:
-    """A shipped recording by its name; raises ValueError for one that is not there."""
+    """A recording by its name; raises ValueError for one that is not there."""
     if name not in names():
         raise ValueError(f"recording must be one of {', '.join(names()) or 'none'}, got {name!r}")
-    return read(FOLDER / f"{name}.jsonl")
+    return read(folder() / f"{name}.jsonl")
+
+
+def several(wanted: Iterable[str]) -> list[Record]:
+    """The records of several recordings; a name that is not there adds none, and of equal points the first stands."""
+    there, found = set(names()), {}
+    for name in wanted:
+        for record in load(name).records if name in there else ():
+            mode = record.timing.mode if record.timing else None
+            found.setdefault((record.problem, record.backend, mode), record)
+    return list(found.values())
 
 
 def read(path: str | Path) -> Recording:
-    """Any file of records; what can't be read is said in losses."""
+    """Any file of records; what can't be read is said in losses. A file that has not changed is parsed once."""
+    path = Path(path)
+    state = path.stat()
+    return _read(path, state.st_mtime_ns, state.st_size)
+
+
+@functools.lru_cache(maxsize=KEPT)
+def _read(path: Path, changed_ns: int, size: int) -> Recording:
     records, losses = read_lines(path)
-    return Recording(name=Path(path).stem, records=tuple(records), losses=tuple(losses))
+    return Recording(name=path.stem, records=tuple(records), losses=tuple(losses))
