@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -208,3 +208,76 @@ def layer(problem: Problem, recipe: str | None, q: Any) -> tuple[Callable[..., A
             return module.apply(variables, x, x, deterministic=True)[0]  # and the layer norm's output, or x
 
     return call, variables
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The lab's table as it is shown: a line for each way with FP8, beside the same way without; the kernels that ran.
+
+    Times are kept out of it: of a layer's output nobody knows the exact value, so it was compared, not checked.
+    """
+    by_way = {row["way"]: row for row in rows}
+    shown = []
+    for way in WAYS:
+        row = by_way.get(way.name)
+        if way.base is None or row is None:
+            continue
+        base = by_way.get(way.base, {})
+        ran = row.get("attention_precision")
+        shown.append(
+            {
+                "way": row["label"],
+                "what came of it": came_of(row),
+                "attention kernel ran in": ran,
+                "attention kernel": _names(row.get("attention_kernels")),
+                "matrix products ran in": row.get("product_precision") if way.layer else "(has none)",
+                "GPU": row["gpu"],
+                "input dtype": row["input_dtype"],
+                "output dtype, plain": base.get("output_dtype"),
+                "output dtype, FP8": row.get("output_dtype"),
+                "shape": str(tuple(row["shape"])) if row.get("shape") else None,
+                "max difference": row.get("max_abs_difference"),
+            }
+        )
+    return shown
+
+
+def came_of(row: Mapping[str, Any]) -> str:
+    """One way's outcome in words."""
+    if row["status"] != "ok":
+        return f"{row['status']}: {row['reason']}"
+    attention, products = row.get("attention_precision"), row.get("product_precision")
+    if row["bitwise_equal"]:
+        return f"accepted, and without effect: every bit as without it, attention in {attention or 'an unknown format'}"
+    if attention == "fp8":
+        return "attention in FP8"
+    if row["layer"] and products == "fp8":
+        return f"the projections in FP8, attention in {attention or 'an unknown format'}"
+    return "another output, but no kernel's name says FP8"
+
+
+def _names(kernels: Sequence[Mapping[str, Any]] | None) -> str | None:
+    return ", ".join(kernel["name"] for kernel in kernels) if kernels else None
+
+
+def code(problem: Problem) -> str:
+    """The lab's step 13 for this problem, as it would be typed where the GPU has FP8."""
+    p = problem
+    mask = "causal" if p.causal else "no_mask"
+    return f"""import jax
+import jax.numpy as jnp
+import transformer_engine.jax as te
+from transformer_engine.common.recipe import DelayedScaling, Format
+from transformer_engine.jax.flax import DotProductAttention
+
+keys = jax.random.split(jax.random.key({p.seed}), 3)
+q = jax.random.normal(keys[0], {p.q_shape}, jnp.{p.dtype})
+k, v = (jax.random.normal(key, {p.kv_shape}, jnp.{p.dtype}) for key in keys[1:])
+attention = DotProductAttention(
+    head_dim={p.head_dim}, num_attention_heads={p.heads}, num_gqa_groups={p.kv_heads},
+    attn_mask_type="{mask}", transpose_batch_sequence=False,
+)
+recipe = DelayedScaling(margin=0, fp8_format=Format.HYBRID, amax_history_len=1024, amax_compute_algo="max")
+with te.autocast(enabled=True, recipe=recipe):
+    out = attention.apply({{}}, q, k, v, deterministic=True)
+print(out.dtype, out.shape)  # and the kernel that ran: jax.profiler.trace tells
+"""
