@@ -23,6 +23,7 @@ import pytest
 
 from explorer import cluster, engine
 from explorer.engine import LIVE, STAGE, SWEEP, Call, Engine, Job, Loss
+from explorer.queue import JOBS_KEPT, WAITING_PER_VISITOR
 
 ROOT = Path(__file__).resolve().parent.parent
 LONG_S = 60.0  # for what must come; a test that needs it has failed
@@ -240,7 +241,7 @@ def test_replacement_keeps_to_visitor_slot_and_priority(queue: Engine, held: Job
 
 
 def test_a_visitor_may_not_fill_the_queue(queue: Engine, held: Job) -> None:
-    jobs = [queue.submit(calls.pid, visitor="anna", replace=False) for _ in range(engine.WAITING_PER_VISITOR)]
+    jobs = [queue.submit(calls.pid, visitor="anna", replace=False) for _ in range(WAITING_PER_VISITOR)]
     one_too_many = queue.submit(calls.pid, visitor="anna", replace=False)
     assert one_too_many.state == "failed"
     assert one_too_many.error == "8 of your jobs are waiting already; wait for one, or cancel it."
@@ -422,12 +423,18 @@ def test_a_recorder_that_raises_does_not_stop_the_queue(queue: Engine, caplog: p
     assert "could not be recorded" in caplog.text
 
 
-@pytest.mark.parametrize("function", [calls.segfault, calls.leave])
-def test_a_call_that_takes_the_process_along(queue: Engine, function: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (calls.segfault, "The worker process died during a null pointer."),
+        (calls.leave, "The worker process died."),
+    ],
+)
+def test_a_call_that_takes_the_process_along(queue: Engine, function: Callable[..., Any], says: str) -> None:
     before = queue.ask(calls.pid)
     job = queue.submit(function)
     ended(job)
-    assert (job.state, job.error_type) == ("failed", "WorkerDied")
+    assert (job.state, job.error, job.error_type) == ("failed", says, "WorkerDied"), "it ran once, and began"
     if function is calls.segfault:
         assert job.item == "null", "said just before the crash, and known nevertheless"
     assert queue.ask(calls.pid, timeout_s=LONG_S) != before
@@ -479,7 +486,7 @@ def test_a_job_over_its_time_limit_is_stopped(queue: Engine, gate: Gate, holds_t
 def test_each_visitor_sees_the_own_results(pair: Engine) -> None:
     jobs = {
         (visitor, n): pair.submit(calls.echo, {"value": (visitor, n)}, visitor=visitor, replace=False)
-        for n in range(engine.WAITING_PER_VISITOR)
+        for n in range(WAITING_PER_VISITOR)
         for visitor in ("anna", "bert")
     }
     ended(*jobs.values())
@@ -497,6 +504,25 @@ def test_a_sweep_stays_on_one_worker_and_others_run_beside_it(pair: Engine, gate
     assert is_done(sweep)
     assert len(set(sweep.results)) == 1
     assert {pid for job in beside for pid in job.results}.isdisjoint(sweep.results)
+
+
+def test_a_sweep_does_not_move_to_a_worker_that_is_free_earlier(pair: Engine, tmp_path: Path) -> None:
+    gates = {name: Gate(tmp_path / name) for name in ("elsewhere", "point", "between")}
+    elsewhere = pair.submit(calls.hold, {"gate": gates["elsewhere"].path})
+    until(elsewhere, has_result)
+    sweep = pair.submit_many([Call(calls.hold, {"gate": gates["point"].path}), Call(calls.pid)])
+    until(sweep, has_result)
+    between = pair.submit(calls.hold, {"gate": gates["between"].path})
+    gates["point"].open()
+    until(between, has_result)
+    assert between.results[0] == sweep.results[0]
+    gates["elsewhere"].open()
+    ended(elsewhere)
+    assert is_done(pair.submit(calls.pid)), "the other worker is free, and has been offered"
+    assert len(sweep.results) == 2
+    gates["between"].open()
+    assert is_done(sweep)
+    assert len(set(sweep.results)) == 1
 
 
 def test_two_sweeps_take_two_workers(pair: Engine, tmp_path: Path) -> None:
@@ -569,7 +595,7 @@ def test_history_is_bounded(queue: Engine) -> None:
     jobs = [queue.submit(calls.echo, {"value": n}) for n in range(200)]
     ended(*jobs)
     assert [job.results for job in jobs] == [[n] for n in range(200)]
-    assert len(queue.jobs()) == engine.JOBS_KEPT
+    assert len(queue.jobs()) == JOBS_KEPT
     assert queue.job(jobs[0].id) is None
     assert queue.job(jobs[-1].id) is jobs[-1]
     assert queue.stats().waiting == queue.stats().running == 0
@@ -647,6 +673,7 @@ def run_python(code: str, *, env: dict[str, str] | None = None) -> subprocess.Co
     )
 
 
+@pytest.mark.timeout(240)
 def test_the_server_never_loads_jax_and_stdout_is_its_own(tmp_path: Path) -> None:
     """From `python -c`, unguarded; with the libraries loaded in the worker; with jobs that print; without close()."""
     code = """
@@ -693,17 +720,25 @@ def test_workers_do_not_outlive_a_server_that_was_killed() -> None:
     wait_for(lambda: not any(is_running(pid) for pid in pids))
 
 
-def test_a_scheduler_that_goes_and_comes_back() -> None:
+@pytest.mark.timeout(240)
+def test_a_scheduler_that_goes_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a cluster: scheduler and worker are processes of their own, and each may be started again."""
+    monkeypatch.setattr(cluster, "CONNECT_S", 2)
+    monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT", "2s")
     port = free_port()
     address = f"tcp://127.0.0.1:{port}"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    code = f"""
+import asyncio
+from distributed import Scheduler
+async def serve():
+    async with Scheduler(host="127.0.0.1", port={port}, dashboard=False, dashboard_address="127.0.0.1:0") as scheduler:
+        await scheduler.finished()
+asyncio.run(serve())
+"""
 
     def scheduler() -> subprocess.Popen[bytes]:
-        command = ["-m", "dask", "scheduler", "--host", "127.0.0.1", "--port", str(port), "--dashboard-address"]
-        return subprocess.Popen(
-            [sys.executable, *command, "127.0.0.1:0", "--no-dashboard"], env=env, stderr=subprocess.DEVNULL
-        )
+        return subprocess.Popen([sys.executable, "-c", code], env=env, stderr=subprocess.DEVNULL)
 
     processes = [scheduler()]
     far = engine.start(address=address)

@@ -127,7 +127,7 @@ async def _leave(nanny: Nanny) -> None:
     with contextlib.suppress(OSError, TimeoutError):
         retire = nanny.scheduler.retire_workers(workers=[nanny.worker_address], remove=True, close_workers=True)
         await asyncio.wait_for(retire, LEAVE_S)
-    await nanny.close(reason="signal")
+    await nanny.close(timeout=1, reason="signal")  # it holds nothing that is worth more patience
 
 
 if __name__ == "__main__":
