@@ -501,12 +501,23 @@ def exact_and_plain(
         plain_out = numerics.plain_fp8(q, k, v, live, float(scales[2]))
         return keep_truth(found, truth, numerics.errors(plain_out, truth))
     truth = numerics.exact(q, k, v, live)
-    shapes = tuple(x.shape for x in (q, k, v, live))
-    built, _ = CACHE.get(
-        ("plain", shapes, problem.dtype, matmul_precision()),
-        lambda: clock.build(numerics.plain, [as_shape(x) for x in (q, k, v, live)]),
-    )
-    return keep_truth(found, truth, numerics.errors(np.asarray(built.call(q, k, v, live)), truth))
+    plain_out = np.asarray(compile_plain(problem).call(q, k, v, live))
+    return keep_truth(found, truth, numerics.errors(plain_out, truth))
+
+
+def compile_plain(problem: Problem) -> Build:
+    """The plain computation on this problem's sample, from the cache or compiled now."""
+    import jax
+
+    part, dtype = numerics.sample(problem), numerics.numpy_dtype(problem.dtype)
+    pairs, rows, keys, width = len(part.pairs), len(part.rows), problem.kv_len, problem.head_dim
+    shapes = [(pairs, rows, width), (pairs, keys, width), (pairs, keys, width)]
+
+    def make() -> Build:
+        structs = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
+        return clock.build(numerics.plain, [*structs, jax.ShapeDtypeStruct((rows, keys), np.bool_)])
+
+    return CACHE.get(("plain", *shapes, problem.dtype, matmul_precision()), make)[0]
 
 
 def keep_truth(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-SHORT_MS = 0.5  # below this a call is mostly launch and wait: back to back it leaves the chip cool
+SHORT_MS = 2.0  # below this a call is launch and wait in good part; a pause before it would time the waking up
 BUSY_MS = 10.0  # so much of short calls in a row counts as load after all
 REST = 10  # a pause is so many times the load before it: the chip works a tenth of the time at most
 BACK = 0.98  # of the highest clock seen counts as back

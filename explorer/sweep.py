@@ -117,6 +117,7 @@ def _compile_quietly(point: Point, here: device.Device) -> None:
         ):
             return
         measure.CACHE.get(measure.key(p, name), lambda: measure.compile_one(p, name))
+        measure.compile_plain(p)
     except Exception:  # noqa: BLE001 - measure.measure meets it again and records it; it is the one place that catches
         return
 
