@@ -97,7 +97,7 @@ def _pretend(module: Any, capability: tuple[int, int], cudnn_version: str) -> It
     }
     with _lock:
         kept = {name: getattr(module, name) for name in ASKED}
-        filtering = jax.config.jax_traceback_filtering
+        filtering = jax.config.values["jax_traceback_filtering"]
         try:
             jax.config.update(
                 "jax_traceback_filtering", "off"
@@ -120,7 +120,9 @@ def _call(module: Any, backend: str, problem: Problem) -> tuple[Callable[..., An
     if backend == "cudnn":
         from explorer.backends import sdpa
 
-        forward: Callable[..., Any] = functools.partial(sdpa.cudnn, mask=problem.mask)
+        def forward(q: Any, k: Any, v: Any, *params: Any) -> Any:
+            return sdpa.cudnn(q, k, v, mask=problem.mask)
+
         arrays = [jax.ShapeDtypeStruct(shape, problem.dtype) for shape in shapes]
     elif backend == "cudnn_fp8":
         # 16-bit inputs are quantised on the way; anything else reaches JAX as it is
@@ -131,7 +133,7 @@ def _call(module: Any, backend: str, problem: Problem) -> tuple[Callable[..., An
         mask_type = module.MaskType.CAUSAL if problem.causal else module.MaskType.NO_MASK
         arrays += [one] * len(keys)
 
-        def forward(q: Any, k: Any, v: Any, *params: Any) -> Any:
+        def forward_fp8(q: Any, k: Any, v: Any, *params: Any) -> Any:
             more = {}
             if problem.window is not None:  # the call has no word for a window but a mask array
                 more["mask"] = jnp.ones((1, 1, problem.q_len, problem.kv_len), bool)
@@ -149,6 +151,7 @@ def _call(module: Any, backend: str, problem: Problem) -> tuple[Callable[..., An
                 **more,
             )[0]
 
+        forward = forward_fp8
     else:
         raise ValueError(f"JAX has a check of its own for {' and '.join(BACKENDS)} only, got {backend}")
     if not problem.backward:

@@ -57,7 +57,7 @@ def row(answer: Answer) -> dict[str, Any]:
     }
 
 
-def chart(rows: Sequence[Row], marked: tuple[str, int] | None = None) -> alt.LayerChart:
+def chart(rows: Sequence[Row], marked: tuple[str, int] | None = None) -> alt.LayerChart | alt.FacetChart:
     """A cell for each head_dim (down) and backend (across): colour and letter. Clicking selects by both.
 
     marked: the (backend, head_dim) that the page is about now; it has a frame.
@@ -150,7 +150,7 @@ def count(rows: Iterable[Row]) -> dict[str, int]:
     return {state: found[state] for state in STATES if found[state]}
 
 
-def latency(rows: Sequence[Row], clock: Clock) -> alt.LayerChart:
+def latency(rows: Sequence[Row], clock: Clock) -> alt.LayerChart | alt.FacetChart:
     """Median time against head_dim, a line a backend; hollow where it fell back, a tick at 0 where there is no time."""
     values = [
         {
@@ -184,7 +184,7 @@ def latency(rows: Sequence[Row], clock: Clock) -> alt.LayerChart:
     points = base.mark_point(size=55).encode(
         shape=charts.backend_shape(timed),
         fillOpacity=alt.condition("datum.filled", alt.value(1), alt.value(0)),
-        fill=charts.backend_colour(timed, legend=False),
+        fill=alt.Fill("backend:N", scale=alt.Scale(domain=list(charts.ORDER)), legend=None),
     )
     layers: list[alt.Chart] = [base.mark_line(opacity=0.6), points]
     if without:

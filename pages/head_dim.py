@@ -3,16 +3,13 @@
 import streamlit as st
 
 from explorer import backends
-from explorer.ui import controls, limits, machine, panels, shell
+from explorer.ui import controls, limits, panels, shell
 
 shell.guard()
 st.title("HEAD_DIM")
 st.caption("What each backend accepts: by rule for any GPU, proven by a run on this one. Green only where it ran.")
 problem, _ = controls.peek()
 asked = limits.question(problem)
-if asked is None:
-    machine.starting()
-    st.stop()
 
 here = asked.gpu == limits.THIS
 able = [(name, p) for name, p in asked.cells if backends.BACKENDS[name].why_not(p, asked.where) is None]

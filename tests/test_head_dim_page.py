@@ -43,7 +43,7 @@ def opened(**params: str) -> AppTest:
 
 def texts(test: AppTest) -> list[str]:
     kinds = ("title", "markdown", "caption", "info", "warning", "error")
-    return [str(element.value) for kind in kinds for element in test.get(kind)]
+    return [str(getattr(element, "value", "")) for kind in kinds for element in test.get(kind)]
 
 
 def said(test: AppTest, pattern: str) -> bool:

@@ -318,9 +318,8 @@ def test_transformer_engine_must_be_recent(te: str, accepts: bool) -> None:
 def test_versions_are_read_as_numbers() -> None:
     assert parse_version("9.19.0") == (9, 19, 0)
     assert parse_version("2.20.2.dev0+cu13") == (2, 20, 2)
-    assert parse_version("0.10.2") > parse_version("0.9")  # pyright: ignore[reportOptionalOperand]
-    assert parse_version(None) is None
-    assert parse_version("unknown") is None
+    assert parse_version("0.10.2") > parse_version("0.9")
+    assert parse_version(None) == parse_version("unknown") == ()
 
 
 # --- witnesses

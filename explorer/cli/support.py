@@ -33,7 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gpu", default="this", metavar="GPU",
         help=f"this, {', '.join(device.DATASHEETS)}, or a compute capability such as 8.9 (default this)",
     )  # fmt: skip
-    parser.add_argument("--check", action="store_true", help="ask JAX's own check as well (loads JAX)")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="ask JAX's own check as well (loads JAX); with --prove the default, but for --proofs",
+    )
     parser.add_argument("--prove", action="store_true", help="compile and run each on the GPU at hand, and check it")
     parser.add_argument(
         "--slice", metavar="NAME",
@@ -51,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
     if args.prove:
         if args.gpu != "this":
             raise ValueError(f"prove runs on the GPU at hand, so that gpu must be this, got {args.gpu!r}")
-        answers = proven(cells, args.proofs)
+        answers = proven(cells, args.proofs, with_check=args.check or args.proofs is None)
     else:
         if args.proofs is not None:
             raise ValueError(f"proofs goes with --prove, which writes them, got {args.proofs} without")
@@ -112,21 +116,23 @@ def answered(cells: Iterable[Cell], where: Device, *, with_check: bool) -> Itera
         yield support.answer(name, problem, where, check=check, proof=proofs.get(name, problem, where))
 
 
-def proven(cells: list[Cell], path: Path | None) -> Iterator[Answer]:
+def proven(cells: list[Cell], path: Path | None, *, with_check: bool) -> Iterator[Answer]:
     """Run the cells, and the nearest accepted neighbours of those refused, so that their times stand beside."""
     here = device.here()
-    checks: dict[Cell, Check | None] = {cell: prove.check(*cell, here) for cell in cells}
+    checks: dict[Cell, Check | None] = {cell: prove.check(*cell, here) for cell in cells} if with_check else {}
     proofs = Proofs()
     beside: list[Cell] = []
     if path is None:
         for name, problem in cells:
             near = support.nearest(name, problem, here) if support.why_not(name, problem, here) else ()
             beside += [(name, n.problem) for n in near if n.problem is not None]
-    wanted = [*cells, *(cell for cell in dict.fromkeys(beside) if cell not in checks)]
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    wanted = [*cells, *(cell for cell in dict.fromkeys(beside) if cell not in cells)]
     for found in prove.prove(wanted, path=path, report=to_stderr):
         proofs.add(found.to_json(), recorded=found.recorded)
     for cell in cells:
-        yield support.answer(*cell, here, check=checks[cell], proof=proofs.get(*cell, here), others=proofs.get)
+        yield support.answer(*cell, here, check=checks.get(cell), proof=proofs.get(*cell, here), others=proofs.get)
 
 
 def print_answers(answers: list[Answer]) -> None:

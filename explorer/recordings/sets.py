@@ -14,6 +14,7 @@ CAUSAL_LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 TE_LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 FP8_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 NVIDIA_LENGTHS = (2048, 4096, 8192, 16384)
+HEAD_DIMS = (8, 16, 32, 48, 64, 72, 80, 96, 100, 112, 120, 127, 128, 136, 160, 192, 224, 256)
 MEMORY_LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
 # cuDNN 9.19 on one H200, bfloat16, B=1 N=64 K=8 H=128, forward TFLOP/s (full, causal), as NVIDIA publishes them
 NVIDIA_TFLOPS = {2048: (633, 484), 4096: (671, 591), 8192: (691, 644), 16384: (702, 673)}
@@ -102,6 +103,20 @@ SETS: dict[str, Set] = {
             sweep.points(LAB.but(q_len=256, kv_len=256), sweep.LAB_VARIANTS[1:], axis="batch", values=sweep.LAB_BATCHES)
         ),
         axis="batch",
+    ),
+    "head-dim": Set(
+        label="HEAD_DIM 8 … 256, bfloat16",
+        about="step 15: B=4 T=S=2048 N=8, head_dims that cuDNN takes and some that it refuses; warm-up 2, 20 repeats",
+        points=tuple(
+            sweep.points(
+                LAB.but(dtype="bfloat16", q_len=2048, kv_len=2048),
+                ["naive", "xla", "cudnn", "transformer_engine"],
+                axis="head_dim",
+                values=HEAD_DIMS,
+            )
+        ),
+        page="head_dim",
+        axis="head_dim",
     ),
     "memory": Set(
         label="Time and memory to 8k, bfloat16",

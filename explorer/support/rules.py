@@ -62,15 +62,15 @@ class Rule:
             return True
         library, since, until = self.versions
         found = parse_version(device.versions.get(library))
-        if found is None:
+        if not found:
             return until is None
         return (since is None or found >= parse_version(since)) and (until is None or found < parse_version(until))
 
 
-def parse_version(text: str | None) -> tuple[int, ...] | None:
-    """ "9.19.0" -> (9, 19, 0); trailing words such as .dev0 are left out; None where there is no version."""
+def parse_version(text: str | None) -> tuple[int, ...]:
+    """9.19.0 as (9, 19, 0); trailing words such as .dev0 are left out; () where there is no version."""
     numbers = re.match(r"\d+(\.\d+)*", text or "")
-    return None if numbers is None else tuple(int(part) for part in numbers.group().split("."))
+    return () if numbers is None else tuple(int(part) for part in numbers.group().split("."))
 
 
 def _at_least(device: Device, capability: tuple[int, int]) -> bool:

@@ -18,7 +18,7 @@ from explorer.problem import Problem, parse_list
 from explorer.prove import Cell, Proofs
 from explorer.record import Record
 from explorer.support import Answer as Verdict
-from explorer.ui import jobs, panels
+from explorer.ui import jobs, machine, panels
 from explorer.ui.jobs import Answer
 
 THIS = "this"
@@ -54,8 +54,11 @@ class Question:
         return [(name, self.base.but(head_dim=h)) for h in self.head_dims for name in BACKENDS]
 
 
-def question(problem: Problem) -> Question | None:
-    """GPU, dtype, pass and head_dims from the page's own controls, the rest from the sidebar; None while starting."""
+def question(problem: Problem) -> Question:
+    """GPU, dtype, pass and head_dims from the page's own controls, the rest from the sidebar.
+
+    Stops the page while the worker has not yet said what this machine is.
+    """
     with st.container(horizontal=True, vertical_alignment="bottom"):
         gpu = st.selectbox(
             "GPU", [THIS, *device.DATASHEETS, *(f"{a}.{b}" for a, b in device.CAPABILITIES)], key="limits_gpu",
@@ -80,7 +83,8 @@ def question(problem: Problem) -> Question | None:
     st.markdown(panels.problem_line(base).replace(f" H={base.head_dim}**", " H varies**"))
     where = jobs.device() if gpu == THIS else device.named(gpu)
     if where is None:
-        return None
+        machine.starting()
+        st.stop()
     if not where.is_gpu:
         with st.container(horizontal=True, vertical_alignment="center"):
             st.caption(
