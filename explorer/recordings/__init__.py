@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from explorer.record import Record, read_lines
 
@@ -70,6 +71,14 @@ def several(wanted: Iterable[str]) -> list[Record]:
             mode = record.timing.mode if record.timing else None
             found.setdefault((record.problem, record.backend, mode), record)
     return list(found.values())
+
+
+def matching(points: Iterable[Any]) -> list[Record]:
+    """What any recording holds of these (problem, backend) points, in the mode of the first that is found."""
+    wanted = {(point.problem, point.backend) for point in points}
+    found = [record for record in several(names()) if (record.problem, record.backend) in wanted]
+    modes = [record.timing.mode for record in found if record.timing is not None]
+    return [record for record in found if record.timing is None or record.timing.mode == modes[0]]
 
 
 def read(path: str | Path) -> Recording:
