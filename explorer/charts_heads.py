@@ -10,13 +10,13 @@ import pandas as pd
 
 from explorer import charts, heads
 from explorer.charts import NEUTRAL
-from explorer.charts_steps import MARK
+from explorer.charts_steps import MARK, Drawing
 from explorer.heads import Fit
 
 KV_DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 
 
-def head_map(count: int, kv_heads: int) -> alt.LayerChart:
+def head_map(count: int, kv_heads: int) -> Drawing:
     """Query heads above, key/value heads below, a line from each query head to what it reads."""
     pairs = heads.mapping(count, kv_heads)
     group = count // kv_heads
@@ -77,11 +77,11 @@ def say_head_map(count: int, kv_heads: int) -> str:
     return f"{count} query heads read {kv_heads} key/value heads: {group} neighbouring query heads share each"
 
 
-def cache_curve(rows: Sequence[dict[str, Any]], fits: Sequence[Fit], *, context: int) -> alt.LayerChart:
+def cache_curve(rows: Sequence[dict[str, Any]], fits: Sequence[Fit], *, context: int) -> Drawing:
     """The cache over the context, a line for each K; GPUs' room as level lines; the chosen context marked."""
     table = pd.DataFrame(list(rows))
     order = list(dict.fromkeys(table["K"]))
-    top = float(table["gib"].max())
+    sizes = [row["gib"] for row in rows]
     room: dict[float, list[str]] = {}
     for fit in fits:
         if fit.room_bytes > 0:
@@ -89,12 +89,12 @@ def cache_curve(rows: Sequence[dict[str, Any]], fits: Sequence[Fit], *, context:
     levels = pd.DataFrame(
         [{"gib": gib, "gpu": ", ".join(names)} for gib, names in room.items()], columns=["gib", "gpu"]
     )
-    low, high = float(table["gib"].min()), max([top, *levels["gib"].tolist()])
+    low, high = min(sizes), max([*sizes, *room])
     x = alt.X(
         "context:Q",
         title="context, tokens",
         scale=alt.Scale(type="log", base=2, nice=False),
-        axis=alt.Axis(format="~s", grid=False, values=sorted(set(table["context"]))[::2]),
+        axis=alt.Axis(format="~s", grid=False, values=sorted({row["context"] for row in rows})[::2]),
     )
     y = alt.Y(
         "gib:Q",
@@ -129,7 +129,7 @@ def cache_curve(rows: Sequence[dict[str, Any]], fits: Sequence[Fit], *, context:
     return alt.layer(level, names, here, lines).properties(height=340)
 
 
-def decode(rows: Sequence[dict[str, Any]], clock: charts.Clock) -> alt.LayerChart:
+def decode(rows: Sequence[dict[str, Any]], clock: charts.Clock) -> Drawing:
     """Time of a decode step against K, a line for each backend."""
     kept = [row for row in rows if row[clock] is not None]
     table = pd.DataFrame(

@@ -16,11 +16,19 @@ import pandas as pd
 
 from explorer import charts, recover
 from explorer.charts import LARGEST_CELLS, NEUTRAL, SEQUENTIAL
-from explorer.charts_steps import axis
+from explorer.charts_steps import Drawing, axis
 from explorer.recover import HIDDEN, LEAKED, MISSED, NAN, SEEN, Recovered
 
-STATES = {SEEN: "seen", HIDDEN: "hidden", LEAKED: "leaked: hidden, but read", MISSED: "missed: not read", NAN: "NaN"}
+HEIGHT = 330
+STATES = {
+    SEEN: "seen",
+    HIDDEN: "hidden",
+    LEAKED: "✚ leaked: hidden, but read",
+    MISSED: "● missed: not read",
+    NAN: "▲ NaN",
+}
 STATE_COLOURS = {SEEN: "#156F6B", HIDDEN: "#E6ECEC", LEAKED: "#F28C28", MISSED: "#6B2FA0", NAN: "#BE2A73"}
+PALE = {SEEN: "#BFDEDC"}  # under a difference
 STATE_SHAPES = {LEAKED: "cross", MISSED: "circle", NAN: "triangle-up"}
 PATTERN = {LEAKED: "#3A1E00", MISSED: "#FFFFFF", NAN: "#FFFFFF"}
 VERDICT_SIGNS = {
@@ -45,11 +53,13 @@ VERDICT_COLOURS = {
 }
 
 
-def cells(states: np.ndarray, *, title: str, height: int = 270) -> alt.LayerChart:
+def cells(states: np.ndarray, *, title: str, height: int = HEIGHT, right: dict[int, str] | None = None) -> Drawing:
     """A mask by cell: what is right in two tones, what is wrong in a colour and a shape of its own."""
     present = [state for state in STATES if (states == state).any()]
     if max(states.shape) > LARGEST_CELLS:
-        return _picture(cells_png(states), states.shape, title, height, legend=_state_legend(present))
+        url = "data:image/png;base64," + base64.b64encode(cells_png(states, right)).decode()
+        legend, domain = _state_legend(present, right), {"state": [STATES[s] for s in present]}
+        return _picture(url, states.shape, title, height, legend, domain)
     i, j = np.indices(states.shape)
     table = pd.DataFrame(
         {
@@ -62,7 +72,9 @@ def cells(states: np.ndarray, *, title: str, height: int = 270) -> alt.LayerChar
     x = alt.X("key:O", scale=alt.Scale(domain=list(range(m)), padding=0), axis=axis("key", m))
     y = alt.Y("query:O", scale=alt.Scale(domain=list(range(n)), padding=0), axis=axis("query", n))
     tooltip = [alt.Tooltip("query:O"), alt.Tooltip("key:O"), alt.Tooltip("state:N")]
-    squares = alt.Chart(table).mark_rect(stroke=None).encode(x=x, y=y, color=_state_legend(present), tooltip=tooltip)
+    squares = (
+        alt.Chart(table).mark_rect(stroke=None).encode(x=x, y=y, color=_state_legend(present, right), tooltip=tooltip)
+    )
     wrong = table[~table["state"].isin([STATES[SEEN], STATES[HIDDEN]])]
     layers: list[Any] = [squares]
     if len(wrong):
@@ -84,10 +96,16 @@ def cells(states: np.ndarray, *, title: str, height: int = 270) -> alt.LayerChar
     )
 
 
-def _state_legend(present: Sequence[int]) -> alt.Color:
+def difference(states: np.ndarray) -> Drawing:
+    """Where the mask as executed differs from the mask: what is right is pale."""
+    return cells(states, title="Difference", right=PALE)
+
+
+def _state_legend(present: Sequence[int], right: dict[int, str] | None = None) -> alt.Color:
+    colours = STATE_COLOURS | (right or {})
     return alt.Color(
         "state:N",
-        scale=alt.Scale(domain=[STATES[s] for s in present], range=[STATE_COLOURS[s] for s in present]),
+        scale=alt.Scale(domain=[STATES[s] for s in present], range=[colours[s] for s in present]),
         legend=alt.Legend(
             title=None,
             orient="bottom",
@@ -101,7 +119,7 @@ def _state_legend(present: Sequence[int]) -> alt.Color:
     )
 
 
-def cells_png(states: np.ndarray) -> bytes:
+def cells_png(states: np.ndarray, right: dict[int, str] | None = None) -> bytes:
     """One pixel a cell, or a square of them; leaks striped, missed keys dotted, so that grey tones tell them apart."""
     from PIL import Image
 
@@ -113,7 +131,7 @@ def cells_png(states: np.ndarray) -> bytes:
     index[(big == MISSED) & (i % 4 == 0) & (j % 4 == 0)] = MISSED + 8
     index[(big == NAN) & ((i - j) % 6 < 2)] = NAN + 8
     table = np.zeros((16, 3), np.uint8)
-    for state, colour in STATE_COLOURS.items():
+    for state, colour in (STATE_COLOURS | (right or {})).items():
         table[state] = [int(colour[k : k + 2], 16) for k in (1, 3, 5)]
     for state, colour in PATTERN.items():
         table[state + 8] = [int(colour[k : k + 2], 16) for k in (1, 3, 5)]
@@ -124,17 +142,11 @@ def cells_png(states: np.ndarray) -> bytes:
     return out.getvalue()
 
 
-def _picture(png: bytes, shape: tuple[int, ...], title: str, height: int, *, legend: alt.Color) -> alt.LayerChart:
-    """A PNG under axes of its cells; an invisible mark brings the legend along."""
+def _picture(url: str, shape: tuple[int, ...], title: str, height: int, colour: alt.Color, domain: dict) -> Drawing:
+    """A PNG under axes of its cells. Marks that can't be seen bring the legend along; domain: field -> its values."""
+    ((field, found),) = domain.items()
     n, m = shape
-    url = "data:image/png;base64," + base64.b64encode(png).decode()
-    return _with_axes(url, n, m, title, height, legend)
-
-
-def _with_axes(url: str, n: int, m: int, title: str, height: int, legend: alt.Color) -> alt.LayerChart:
-    field = str(legend.shorthand).split(":")[0]  # pyright: ignore[reportAttributeAccessIssue]
-    scale = legend.scale  # pyright: ignore[reportAttributeAccessIssue]
-    values = [{"x": 0, "y": 0, field: value, "url": url if k == 0 else ""} for k, value in enumerate(scale.domain)]
+    values = [{"x": 0, "y": 0, field: value, "url": url if k == 0 else ""} for k, value in enumerate(found)]
     base = alt.Chart(alt.Data(values=values))
     x = alt.X("x:Q", scale=alt.Scale(domain=[0, m], nice=False), axis=alt.Axis(title="key", grid=False, format="d"))
     y = alt.Y(
@@ -150,13 +162,13 @@ def _with_axes(url: str, n: int, m: int, title: str, height: int, legend: alt.Co
         width=alt.ExprRef("width"),
         height=alt.ExprRef("height"),
     )
-    unseen = base.mark_point(opacity=0).encode(x=x, y=y, color=legend)
+    unseen = base.mark_point(opacity=0).encode(x=x, y=y, color=colour)
     return alt.layer(image.encode(x=x, y=y, url="url:N"), unseen).properties(
         title=alt.Title(title, anchor="start", fontSize=13), height=height
     )
 
 
-def weights(found: np.ndarray, *, title: str, height: int = 270) -> alt.LayerChart:
+def weights(found: np.ndarray, *, title: str, height: int = HEIGHT) -> Drawing:
     """Recovered weights, each row against its largest, so that long rows don't fade; NaN in a colour of its own."""
     with np.errstate(invalid="ignore", divide="ignore"):
         top = np.nanmax(np.where(np.isnan(found), 0, found), axis=1, keepdims=True)
@@ -175,7 +187,8 @@ def weights(found: np.ndarray, *, title: str, height: int = 270) -> alt.LayerCha
         ),
     )
     if max(n, m) > LARGEST_CELLS:
-        return _with_axes(charts.picture(share, (0.0, 1.0), SEQUENTIAL), n, m, title, height, colour)
+        url = charts.picture(share, (0.0, 1.0), SEQUENTIAL)
+        return _picture(url, share.shape, title, height, colour, {"value": [0, 1]})
     i, j = np.indices(share.shape)
     table = pd.DataFrame(
         {
@@ -200,7 +213,7 @@ def weights(found: np.ndarray, *, title: str, height: int = 270) -> alt.LayerCha
     return alt.layer(squares).properties(title=alt.Title(title, anchor="start", fontSize=13), height=height)
 
 
-def per_position(off: np.ndarray) -> alt.LayerChart:
+def per_position(off: np.ndarray) -> Drawing:
     """Largest |causal − full| at each position: position 0 large, the last 0."""
     table = pd.DataFrame({"position": np.arange(len(off)), "difference": off.astype(np.float32)})
     base = alt.Chart(table).encode(
@@ -213,7 +226,7 @@ def per_position(off: np.ndarray) -> alt.LayerChart:
     return alt.layer(base.mark_area(opacity=0.25), base.mark_line(strokeWidth=2)).properties(height=220)
 
 
-def verdict_grid(found: Sequence[Recovered]) -> alt.LayerChart:
+def verdict_grid(found: Sequence[Recovered]) -> Drawing:
     """Backend × mask: a sign and a colour for each verdict."""
     names = {case.problem(): case.label for case in recover.CASES.values()}
     by_mask = {(p.mask, p.q_len, p.kv_len): label for p, label in names.items()}

@@ -18,6 +18,7 @@ PICK = "pick"
 MARK = "#E08A00"  # the row that is followed, on light and on dark
 BARS = "#2C8882"
 LEFT = 46  # pixels left of the plots of one query, so that their keys stand above each other
+Drawing = alt.LayerChart | alt.FacetChart  # alt.layer gives the second where its data is faceted
 Palette = Literal["diverging", "sequential"]
 
 
@@ -70,9 +71,9 @@ def array(
     palette: Palette,
     row: int | None = None,
     rows: str = "query",
-    height: int = 310,
+    height: int = 340,
     is_first: bool = True,
-) -> alt.LayerChart:
+) -> Drawing:
     """A heatmap of up to 64 × 64 with one row framed; a click picks a row (selection PICK). Blank: masked."""
     n, m = values.shape
     base = alt.Chart(_long(values, rows, columns)).mark_rect(stroke=None)
@@ -102,9 +103,9 @@ def picked(selection: Any) -> int | None:
 class Follow:
     """One query's way as three charts over the same keys, to be stacked: their plots have the same left edge."""
 
-    scores: alt.LayerChart
-    weights: alt.LayerChart
-    mixture: alt.LayerChart
+    scores: Drawing
+    weights: Drawing
+    mixture: Drawing
 
 
 def follow(found: Steps, row: int) -> Follow:
@@ -163,7 +164,7 @@ def follow(found: Steps, row: int) -> Follow:
     )
 
 
-def so_far(blocks: Sequence[Block], found: Steps, row: int, shown: int) -> alt.LayerChart:
+def so_far(blocks: Sequence[Block], found: Steps, row: int, shown: int) -> Drawing:
     """The output of one query after each block of keys; the last row is that of the whole softmax."""
     h = found.output.shape[1]
     lines = [f"{b.first} … {b.last - 1}" if b.last - b.first > 1 else str(b.first) for b in blocks]
@@ -195,10 +196,10 @@ def so_far(blocks: Sequence[Block], found: Steps, row: int, shown: int) -> alt.L
         .encode(y=alt.Y("keys:N", sort=None), x=alt.value(0), x2=alt.value("width"))
     )
     title = alt.Title("Output so far", anchor="start", fontSize=13)
-    return alt.layer(cells, frame).properties(title=title, height=min(420, 120 + 24 * len(labels)))
+    return alt.layer(cells, frame).properties(title=title, height=min(480, 170 + 24 * len(labels)))
 
 
-def running(blocks: Sequence[Block], row: int, shown: int) -> tuple[alt.LayerChart, alt.LayerChart]:
+def running(blocks: Sequence[Block], row: int, shown: int) -> tuple[Drawing, Drawing]:
     """Running maximum and running sum of one query after each block; where the kernel stands is marked."""
     table = pd.DataFrame(
         {
@@ -212,7 +213,7 @@ def running(blocks: Sequence[Block], row: int, shown: int) -> tuple[alt.LayerCha
     return _running(table, "highest", "running maximum m"), _running(table, "total", "running sum ℓ")
 
 
-def _running(table: pd.DataFrame, field: str, title: str) -> alt.LayerChart:
+def _running(table: pd.DataFrame, field: str, title: str) -> Drawing:
     x_axis = alt.Axis(tickMinStep=1, format="d")
     base = alt.Chart(table).encode(
         x=alt.X("keys:Q", title="keys seen", axis=x_axis),
@@ -232,22 +233,23 @@ def _running(table: pd.DataFrame, field: str, title: str) -> alt.LayerChart:
     return alt.layer(line, dots).properties(title=alt.Title(title, anchor="start", fontSize=13), height=170)
 
 
-def traffic(moved: dict[str, int]) -> alt.LayerChart:
-    """Bytes that each way moves, with the figure at the bar's end."""
-    names = {"naive": "Naive: scores and weights stored", "fused": "Fused: block by block"}
-    table = pd.DataFrame(
-        {
-            "way": [names[k] for k in moved],
-            "mib": [v / 2**20 for v in moved.values()],
-            "text": [heads.size(v) for v in moved.values()],
-        }
-    )
+def bars(rows: Sequence[tuple[str, float | int, str]], title: str | None = None) -> Drawing:
+    """A bar for each (name, size, figure in words), with the figure at its end."""
+    table = pd.DataFrame(list(rows), columns=["name", "value", "text"])
     base = alt.Chart(table).encode(
-        y=alt.Y("way:N", title=None, sort=None, axis=alt.Axis(labelLimit=260, ticks=False, domain=False)),
-        x=alt.X("mib:Q", title="MiB to and from the GPU's memory, at least", scale=alt.Scale(zero=True)),
+        y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=320, ticks=False, domain=False)),
+        x=alt.X("value:Q", title=title, axis=alt.Axis() if title else None, scale=alt.Scale(zero=True)),
     )
     text = base.mark_text(align="left", dx=6, fontWeight=600, color=NEUTRAL).encode(text="text:N")
-    return alt.layer(base.mark_bar(height={"band": 0.55}, cornerRadiusEnd=2, color=BARS), text).properties(height=150)
+    bar = base.mark_bar(height={"band": 0.6}, cornerRadiusEnd=2, color=BARS)
+    return alt.layer(bar, text).properties(height=34 * len(table) + (70 if title else 14))
+
+
+def traffic(moved: dict[str, int]) -> Drawing:
+    """Bytes that each way moves, with the figure at the bar's end."""
+    names = {"naive": "Naive: scores and weights stored", "fused": "Fused: block by block"}
+    rows = [(names[way], count / 2**20, heads.size(count)) for way, count in moved.items()]
+    return bars(rows, "MiB to and from the GPU's memory, at least")
 
 
 def say_steps(found: Steps, row: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from explorer.ui import controls
+from explorer.ui import controls, progress
 
 if TYPE_CHECKING:
     from streamlit.navigation.page import Page as StreamlitPage
@@ -70,6 +70,7 @@ def run() -> None:
         st.markdown("#### Attention Explorer")
         controls.draw()
         _link_button()
+    progress.keep()
     _running.inside = True
     try:
         page.run()
@@ -93,6 +94,11 @@ def guard() -> None:
 def page(file: str) -> str:
     """The path that st.switch_page and st.page_link take, for pages/<file>."""
     return str(ROOT / "pages" / file)
+
+
+def exists(file: str) -> bool:
+    """Whether pages/<file> is there, and so in the menu."""
+    return (ROOT / "pages" / file).exists()
 
 
 def _frame() -> StreamlitPage:

@@ -34,7 +34,7 @@ class View:
 
 def view(problem: Problem) -> View:
     """The page's own controls, over what the sidebar says of heads, head_dim, mask and seed."""
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         tokens = st.slider(
             "**T = S**  tokens", 1, steps.LONGEST, 16, key="steps_tokens", bind="query-params", width=165,
             help="The first tokens of the sequence; few enough to see each.",
@@ -87,7 +87,8 @@ def arrays(seen: View) -> None:
             st.altair_chart(
                 charts_steps.array(
                     values,
-                    title=f"{title}   {shape}",
+                    title=title,
+                    subtitle=subtitle,
                     columns=columns,
                     palette=palette,
                     row=seen.row,
