@@ -27,6 +27,10 @@ SPEEDS = {
 BACKEND_OF = {"cudnn": "cudnn", "kernel": "cudnn_fp8", "casts": "cudnn_fp8"}
 
 
+def _stack(layers: list[Any], height: int) -> alt.LayerChart:
+    return alt.layer(*layers).properties(height=height)
+
+
 def number_line() -> alt.LayerChart:
     """Every positive number of E4M3 and E5M2 as a stroke on a logarithmic line; bfloat16 as a band that runs off it."""
     strokes, bands = [], []
@@ -47,7 +51,7 @@ def number_line() -> alt.LayerChart:
     y = alt.Y("format:N", title=None, sort=None, axis=alt.Axis(ticks=False, domain=False))
     band = alt.Chart(alt.Data(values=bands))
     tooltip = [alt.Tooltip("format:N"), alt.Tooltip("holds:N")]
-    layers = [
+    layers: list[Any] = [
         band.mark_bar(height=16, opacity=0.16, color=charts.NEUTRAL).encode(
             x=alt.X("low:Q", scale=scale, axis=x_axis), x2="high:Q", y=y, tooltip=tooltip
         ),
@@ -58,7 +62,7 @@ def number_line() -> alt.LayerChart:
         .mark_tick(thickness=1.3, height=22, color=TWO[1])
         .encode(x=alt.X("at:Q", scale=scale), y=y, tooltip=[alt.Tooltip("format:N"), alt.Tooltip("value:N")]),
     ]
-    return alt.layer(*layers).properties(height=3 * ROW)
+    return _stack(layers, 3 * ROW)
 
 
 def octave() -> alt.Chart:
@@ -124,8 +128,7 @@ def histogram(rows: Sequence[Mapping[str, Any]], limits: tuple[float, float]) ->
     rule = alt.Chart(alt.Data(values=ends)).mark_rule(strokeDash=[4, 4], color=charts.NEUTRAL)
     text = alt.Chart(alt.Data(values=ends)).mark_text(dy=-6, baseline="bottom", color=charts.NEUTRAL)
     place = alt.X("at:Q", scale=x_scale)
-    drawn = alt.layer(bars, rule.encode(x=place), text.encode(x=place, y=alt.value(0), text="says:N"))
-    return drawn.properties(height=260)
+    return _stack([bars, rule.encode(x=place), text.encode(x=place, y=alt.value(0), text="says:N")], 260)
 
 
 def speeds(rows: Sequence[Mapping[str, Any]]) -> alt.LayerChart:
@@ -165,7 +168,7 @@ def speeds(rows: Sequence[Mapping[str, Any]]) -> alt.LayerChart:
             if any(r["what"] == w for r in shown)]  # fmt: skip
     text = alt.Chart(alt.Data(values=[{**end, "text": f"{end['tflops']:.0f}"} for end in ends]))
     figure = text.mark_text(dy=-12, fontWeight=600, color=charts.NEUTRAL).encode(x=x, y=y, text="text:N")
-    return alt.layer(line, point, figure).properties(height=340)
+    return _stack([line, point, figure], 340)
 
 
 def say_speeds(rows: Sequence[Mapping[str, Any]]) -> str:
