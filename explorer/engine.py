@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from explorer import cluster, worker
 from explorer.job import Call, Job, Loss, Point, Priority
-from explorer.queue import AWAY_S, DIED, Queue, Turn, Worker
+from explorer.queue import AWAY_S, DIED, Limits, Queue, Turn, Worker
 
 __all__ = [
     "LIVE",
@@ -35,7 +35,6 @@ __all__ = [
 ]
 
 STAGE, LIVE, SWEEP = Priority
-MOST_POINTS = 5000
 NOT_IN_THE_SERVER = ("jax", "jaxlib", "flax", "transformer_engine")
 CLOSED = "The app is shutting down."
 DISCONNECTED = "The connection to the workers was lost"
@@ -80,7 +79,11 @@ class Engine:
     def __init__(self, *, address: str | None = None, workers: int | None = None) -> None:
         self._address, self._count = address, workers
         self._changed = threading.Condition(threading.RLock())
-        self._queue = Queue(changed=self._changed, ask_to_stop=lambda turn: self._soon(self._ask_to_stop, turn))
+        self._queue = Queue(
+            changed=self._changed,
+            ask_to_stop=lambda turn: self._soon(self._ask_to_stop, turn),
+            limits=Limits.of(),
+        )
         self._futures: dict[str, Any] = {}
         self._deadlines: dict[str, asyncio.TimerHandle] = {}
         self._state: Literal["starting", "ready", "closed"] = "starting"
@@ -128,8 +131,12 @@ class Engine:
         lost: Callable[[Loss], Iterable[Any]] | None = None,
     ) -> Job:
         """Queue calls as one job: each is a turn of its own (limit_s each), all on one worker; others go in between."""
-        if not 0 < len(calls) <= MOST_POINTS:
-            raise ValueError(f"a job takes 1 … {MOST_POINTS} points, got {len(calls)}")
+        most = self._queue.limits.points
+        if not calls:
+            raise ValueError(f"a job takes 1 … {most} points, got 0")
+        refused = None
+        if len(calls) > most:
+            refused, calls = f"A job takes {most} points at most here, got {len(calls)}; ask for fewer.", calls[:1]
         job = Job(
             [Point(call=call, payload=call.payload()) for call in calls],
             visitor=visitor,
@@ -143,7 +150,7 @@ class Engine:
             place=self._queue.place,
         )
         with self._changed:
-            self._queue.add(job, replace=replace, refused=CLOSED if self._state == "closed" else None)
+            self._queue.add(job, replace=replace, refused=CLOSED if self._state == "closed" else refused)
         self._soon(self._dispatch)
         return job
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,27 @@ AWAY_S = 15.0  # a sweep waits so long for its own worker to come back before it
 DIED = "The worker process died"
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """So that no visitor takes the GPU, nor all together the server's memory; a public server sets them lower."""
+
+    waiting_per_visitor: int = WAITING_PER_VISITOR
+    waiting: int = 500
+    points: int = 5000
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str] = os.environ) -> Limits:
+        """From EXPLORER_WAITING_PER_VISITOR and EXPLORER_WAITING (jobs), EXPLORER_POINTS (of one job)."""
+        given = {}
+        for name in ("waiting_per_visitor", "waiting", "points"):
+            text = environment.get(f"EXPLORER_{name.upper()}")
+            if text is not None:
+                if not text.isdecimal() or not int(text):
+                    raise ValueError(f"EXPLORER_{name.upper()} must be a whole number from 1 on, got {text!r}")
+                given[name] = int(text)
+        return cls(**given)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -52,8 +74,10 @@ class Turn:
 class Queue:
     """All jobs of an engine. Every method takes the lock; waiters on `changed` hear of every change."""
 
-    def __init__(self, *, changed: threading.Condition, ask_to_stop: Callable[[Turn], None]) -> None:
-        self.changed, self._ask_to_stop = changed, ask_to_stop
+    def __init__(
+        self, *, changed: threading.Condition, ask_to_stop: Callable[[Turn], None], limits: Limits | None = None
+    ) -> None:
+        self.changed, self._ask_to_stop, self.limits = changed, ask_to_stop, limits or Limits()
         self.jobs: OrderedDict[str, Job] = OrderedDict()
         self.active: list[Job] = []  # in the order of their turns; none is over
         self.workers: dict[str, Worker] = {}
@@ -71,9 +95,12 @@ class Queue:
             if replace and job.visitor:
                 for older in [other for other in self.active if _same_asker(other, job)]:
                     self.stop(older, "replaced")
-            waiting = sum(other.visitor == job.visitor and other.state == "waiting" for other in self.active)
-            if job.visitor and waiting >= WAITING_PER_VISITOR:
-                refused = refused or f"{waiting} of your jobs are waiting already; wait for one, or cancel it."
+            waiting = [other for other in self.active if other.state == "waiting"]
+            own = sum(other.visitor == job.visitor for other in waiting)
+            if job.visitor and own >= self.limits.waiting_per_visitor:
+                refused = refused or f"{own} of your jobs are waiting already; wait for one, or cancel it."
+            if len(waiting) >= self.limits.waiting:
+                refused = refused or f"{len(waiting)} jobs are waiting, which is all that this server takes; try later."
             self.jobs[job.id] = job
             if refused is not None:
                 self.end(job, "failed", refused)
