@@ -133,6 +133,11 @@ def keep(here: Device, found: Ceilings) -> None:
         fresh.replace(path)
 
 
+def kept_here() -> Ceilings | None:
+    """Those of this worker's device, if they were measured before."""
+    return kept(device.here())
+
+
 def here(
     *,
     again: bool = False,

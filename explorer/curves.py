@@ -105,3 +105,14 @@ def _without_mask(row: Row) -> tuple[Any, ...]:
 
 def _ratio(over: float | int | None, under: float | int | None) -> float | None:
     return None if over is None or not under else over / under
+
+
+def growth(rows: Iterable[Row], of: str) -> dict[str, tuple[int, int, float]]:
+    """For each backend, from the longest q_len that is twice another: (from, to, how many times the value)."""
+    found: dict[str, tuple[int, int, float]] = {}
+    values = {(row["backend"], row["q_len"]): row[of] for row in rows if row[of]}
+    for (backend, q_len), value in sorted(values.items(), key=lambda item: item[0][1]):
+        half = values.get((backend, q_len // 2)) if q_len % 2 == 0 else None
+        if half:
+            found[backend] = (q_len // 2, q_len, value / half)
+    return found

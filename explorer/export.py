@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from explorer import record
@@ -17,13 +18,20 @@ PNG_SCALE = 2.0
 
 def to_csv(records: Iterable[Record]) -> str:
     """One row a record; what is missing is an empty cell, never 0."""
-    rows = record.rows(records)
+    return rows_to_csv(record.rows(records))
+
+
+def rows_to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     if rows:
         writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     return text.getvalue()
+
+
+def rows_to_json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(record.finite(dict(row)), allow_nan=False) + "\n" for row in rows)
 
 
 def to_json_lines(records: Iterable[Record]) -> str:

@@ -232,9 +232,11 @@ def prove(
     limit_bytes: int | None = None,
     report: Callable[..., None] = lambda done, total, text="": None,
 ) -> Edge:
-    """Run both sides of the edge, each in a process that may die."""
+    """Run both sides of the edge, each in a process that may die. On a CPU it may not take more than the room."""
     p = Problem.from_json(problem)
     room = limit_bytes if limit_bytes is not None else child_room()
+    if not device.here().is_gpu:
+        limit_bytes = room
     found = edge(backend, p, room)
     proof = []
     for done, length in enumerate((found.fits_q_len, found.first_misfit_q_len)):

@@ -67,7 +67,7 @@ def _watch(pending: list[tuple[Any, int]]) -> None:
         st.button("Cancel", icon=":material/close:", key="cancel_job", on_click=job.cancel, disabled=job.is_stopping)
 
 
-def run_button(answer: Answer, *, key: str, prediction: str) -> None:
+def run_button(answer: Answer, *, key: str, prediction: str, shortcut: str | None = "Ctrl+Enter") -> None:
     """The button that runs, and what that will cost beside it. Drawn once the answer is known; see was_pressed."""
     again = answer.is_over
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -77,14 +77,15 @@ def run_button(answer: Answer, *, key: str, prediction: str) -> None:
             type="secondary" if again or answer.is_pending else "primary",
             key=key,
             disabled=answer.is_pending,
-            shortcut="Ctrl+Enter",
-            on_click=_press,
+            shortcut=shortcut,
+            on_click=press,
             args=(key,),
         )
         st.caption(prediction)
 
 
-def _press(key: str) -> None:
+def press(key: str) -> None:
+    """on_click of a button whose press the script asks for by was_pressed, before it is drawn."""
     st.session_state[f"{key}_pressed"] = True
 
 
