@@ -128,8 +128,10 @@ def say(text: str) -> None:
 
 def process() -> dict[str, Any]:
     """What a worker is like."""
+    from distributed import get_worker
+
     return {
         "modules": sorted(name for name in sys.modules if "." not in name),
         "environment": dict(os.environ),
-        "threads": [thread.name for thread in threading.enumerate()],
+        "callbacks": sorted(get_worker().periodic_callbacks),
     }
