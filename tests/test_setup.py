@@ -278,7 +278,6 @@ def test_shape_checks_load_no_jax() -> None:
 def test_ci_runs_lint_and_tests() -> None:
     ci = ROOT / ".ci" / "run"
     subprocess.run(["bash", "-n", ci], check=True)
-    assert [line for line in ci.read_text().splitlines() if line.startswith("make")] == [
-        "make --no-print-directory lint",
-        "make --no-print-directory test",
-    ]
+    targets = [line.split()[-1] for line in ci.read_text().splitlines() if line.startswith("make")]
+    assert "lint" in targets
+    assert targets[-1] == "test", "pytest's closing line is CI's last"
