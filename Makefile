@@ -19,7 +19,7 @@ help:
 
 run:
 	@$(SETUP)
-	@exec $(RUN) streamlit run streamlit_app.py --server.fileWatcherType none $(OPTIONS)
+	@exec $(RUN) streamlit run streamlit_app.py --server.address localhost --server.fileWatcherType none $(OPTIONS)
 
 test:
 	@$(SETUP) dev
