@@ -10,6 +10,7 @@ import contextlib
 import gzip
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -35,8 +36,9 @@ from tests.load.__main__ import load, options_of, waits
 from tests.load.visitor import Visitor, cookie
 
 if TYPE_CHECKING:
-    pass
+    from playwright.sync_api import Page
 
+pytestmark = pytest.mark.timeout(400)  # a loaded machine starts four processes slowly
 NGINX = shutil.which("nginx")
 PROBLEM = Problem(batch=1, q_len=32, kv_len=32, heads=2, kv_heads=2, head_dim=8, dtype="float32")
 SHORT = Protocol(warmup=0, repeats=3)
@@ -223,6 +225,24 @@ def test_a_killed_worker_costs_one_point_and_says_so(local: Local, engine: Engin
 
 
 # --- visitors
+
+
+@pytest.mark.browser
+def test_a_sweep_through_the_browser(local: Local, page: Page) -> None:
+    """Token, front, WebSocket, queue, TLS, worker, and back onto the screen, with the worker's name."""
+    before = local.metric("explorer_records_total", backend="naive", status="ok")
+    shape = "batch=1&heads=1&head_dim=8&q_len=64&backend=naive"
+    sweep = "latency_question=own&latency_axis=q_len&latency_values_q_len=16,32,48"
+    page.set_default_timeout(90_000)
+    page.goto(f"{local.url}/latency?{shape}&{sweep}&token={local.token}")
+    assert local.token not in page.url
+    page.locator(".st-key-latency_run button:not([disabled])").click()
+    heading = page.get_by_role("heading", name=re.compile("^Measured here"))
+    heading.wait_for()
+    assert re.search(r"\(worker [01]\)", heading.inner_text())
+    page.get_by_role("button", name="Run again").wait_for()
+    assert local.metric("explorer_records_total", backend="naive", status="ok") == before + 3
+    assert page.locator("[data-testid='stAlert'], [data-testid='stException']").count() == 0
 
 
 def test_few_visitors_for_a_few_seconds(local: Local) -> None:

@@ -27,6 +27,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from explorer import numerics
 from explorer.problem import Problem
 
+PAGE = "live"
 AGREES = 2e-3  # the page draws four significant digits
 DIED = re.compile(r"The worker process died[^.]*\.|took the worker down")
 SEED_LINE = re.compile(r"\*\*B=(\d+) T=(\d+) .*? N=(\d+) .*? H=(\d+)\*\*.* seed (\d+)")
@@ -94,6 +95,7 @@ class Visitor:
         self._drawn = Drawn()
         self._changed = asyncio.Event()
         self._seed_widget: str | None = None
+        self._page = ""
         self._fragments: dict[str, asyncio.Task[None]] = {}
         self._cached: dict[str, ForwardMsg] = {}
         self._wanted: int | None = None
@@ -178,6 +180,10 @@ class Visitor:
 
     async def _rerun(self, *, query: str = "", seed: int | None = None, fragment: str | None = None) -> None:
         message = BackMsg()
+        if self._page:
+            message.rerun_script.page_script_hash = self._page
+        else:
+            message.rerun_script.page_name = PAGE
         message.rerun_script.query_string = query or self._link(self._wanted or 0)
         if seed is not None:
             assert self._seed_widget is not None, "the page has not drawn its seed yet"
@@ -206,7 +212,9 @@ class Visitor:
     def _take(self, message: ForwardMsg) -> None:
         kind = message.WhichOneof("type")
         self._last = f"{kind} {message.script_finished}" if kind == "script_finished" else str(kind)
-        if kind == "auto_rerun":
+        if kind == "navigation":
+            self._page = message.navigation.page_script_hash
+        elif kind == "auto_rerun":
             self._start_fragment(message.auto_rerun.fragment_id, message.auto_rerun.interval)
         elif kind == "stop_auto_rerun":
             self._forget_fragments()
