@@ -13,6 +13,8 @@ from explorer.charts import NEUTRAL
 from explorer.charts_steps import MARK, Drawing
 from explorer.heads import Fit
 
+WEIGHTS, CACHE, TOO_LARGE = "weights", "KV cache", "KV cache, ✗ does not fit"
+PART_COLOURS = {WEIGHTS: "#95A3A8", CACHE: "#2C8882", TOO_LARGE: "#D1571B"}
 KV_DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 
 
@@ -94,13 +96,17 @@ def cache_curve(rows: Sequence[dict[str, Any]], fits: Sequence[Fit], *, context:
         "context:Q",
         title="context, tokens",
         scale=alt.Scale(type="log", base=2, nice=False),
-        axis=alt.Axis(format="~s", grid=False, values=sorted({row["context"] for row in rows})[::2]),
+        axis=alt.Axis(
+            grid=False,
+            values=sorted({row["context"] for row in rows})[::2],
+            labelExpr="datum.value < 1024 ? datum.value : format(datum.value / 1024, 'd') + 'k'",
+        ),
     )
     y = alt.Y(
         "gib:Q",
         title="KV cache, GiB",
         scale=alt.Scale(type="log", domain=[low, high * 1.3], nice=False),
-        axis=alt.Axis(format="~g", tickCount=6),
+        axis=alt.Axis(format="~g", values=[10.0**k for k in range(-3, 5)]),
     )
     lines = (
         alt.Chart(table)
@@ -108,7 +114,7 @@ def cache_curve(rows: Sequence[dict[str, Any]], fits: Sequence[Fit], *, context:
         .encode(
             x=x,
             y=y,
-            color=alt.Color("K:N", sort=order, legend=alt.Legend(title=None, orient="top")),
+            color=alt.Color("K:N", sort=order, legend=alt.Legend(title=None, orient="top", symbolType="stroke")),
             strokeDash=alt.StrokeDash(
                 "K:N", sort=order, legend=None, scale=alt.Scale(domain=order, range=list(KV_DASHES[: len(order)]))
             ),
@@ -120,13 +126,54 @@ def cache_curve(rows: Sequence[dict[str, Any]], fits: Sequence[Fit], *, context:
         )
     )
     level = alt.Chart(levels).mark_rule(color=NEUTRAL, strokeWidth=1, strokeDash=[2, 3]).encode(y=y)
-    names = (
-        alt.Chart(levels)
+    # Rooms that lie close: each name has its own place along the line
+    texts = [
+        alt.Chart(levels.iloc[[k]])
         .mark_text(align="left", dx=4, dy=-5, fontSize=11, color=NEUTRAL)
-        .encode(y=y, x=alt.value(0), text="gpu:N")
-    )
+        .encode(y=y, x=alt.value(130 * (k % 4)), text="gpu:N")
+        for k in range(len(levels))
+    ]
     here = alt.Chart(pd.DataFrame({"context": [context]})).mark_rule(color=MARK, strokeWidth=1.5).encode(x="context:Q")
-    return alt.layer(level, names, here, lines).properties(height=340)
+    return alt.layer(level, *texts, here, lines).properties(height=340)
+
+
+def fit_bars(fits: Sequence[Fit], *, cache_bytes: int, weights_bytes: float) -> Drawing:
+    """Weights and cache in each GPU's memory, whose end is marked; what does not fit is striped by its own sign."""
+    rows, ends = [], []
+    for fit in fits:
+        holds = fit.room_bytes > 0 and fit.holds(cache_bytes)
+        gpu = fit.gpu.removeprefix("NVIDIA ")
+        left = weights_bytes / heads.GB
+        right = left + cache_bytes / heads.GB
+        if left:
+            rows.append({"gpu": gpu, "part": WEIGHTS, "from": 0.0, "to": left})
+        rows.append({"gpu": gpu, "part": CACHE if holds else TOO_LARGE, "from": left, "to": right})
+        says = f"up to {fit.context:,} tokens" if fit.context else "not one token"
+        ends.append({"gpu": gpu, "memory": fit.memory_bytes / heads.GB, "says": f"{'✓' if holds else '✗'} {says}"})
+    parts = [part for part in (WEIGHTS, CACHE, TOO_LARGE) if any(row["part"] == part for row in rows)]
+    order = [end["gpu"] for end in ends]
+    most = max(max(end["memory"] for end in ends), min(max(row["to"] for row in rows), 1.2 * ends[-1]["memory"]))
+    x = alt.X("from:Q", title="GB (10⁹ bytes)", scale=alt.Scale(domain=[0, most * 1.25], nice=False, clamp=True))
+    y = alt.Y("gpu:N", sort=order, title=None, axis=alt.Axis(ticks=False, domain=False, labelLimit=160))
+    bars = (
+        alt.Chart(pd.DataFrame(rows))
+        .mark_bar(height={"band": 0.5})
+        .encode(
+            x=x,
+            x2="to:Q",
+            y=y,
+            color=alt.Color(
+                "part:N",
+                scale=alt.Scale(domain=parts, range=[PART_COLOURS[part] for part in parts]),
+                legend=alt.Legend(title=None, orient="top", labelLimit=260),
+            ),
+            tooltip=[alt.Tooltip("gpu:N"), alt.Tooltip("part:N"), alt.Tooltip("from:Q"), alt.Tooltip("to:Q")],
+        )
+    )
+    base = alt.Chart(pd.DataFrame(ends)).encode(y=y, x=alt.X("memory:Q"))
+    tick = base.mark_tick(thickness=3, color=NEUTRAL, size=26)
+    text = base.mark_text(align="left", dx=8, color=NEUTRAL, fontWeight=600).encode(text="says:N")
+    return alt.layer(bars, tick, text).properties(height=34 * len(ends) + 90)
 
 
 def decode(rows: Sequence[dict[str, Any]], clock: charts.Clock) -> Drawing:

@@ -72,9 +72,9 @@ def cells(states: np.ndarray, *, title: str, height: int = HEIGHT, right: dict[i
     x = alt.X("key:O", scale=alt.Scale(domain=list(range(m)), padding=0), axis=axis("key", m))
     y = alt.Y("query:O", scale=alt.Scale(domain=list(range(n)), padding=0), axis=axis("query", n))
     tooltip = [alt.Tooltip("query:O"), alt.Tooltip("key:O"), alt.Tooltip("state:N")]
-    squares = (
-        alt.Chart(table).mark_rect(stroke=None).encode(x=x, y=y, color=_state_legend(present, right), tooltip=tooltip)
-    )
+    legend = _state_legend(present, right)
+    seams = alt.Stroke("state:N", scale=_state_scale(present, right), legend=None)  # else the page shines through
+    squares = alt.Chart(table).mark_rect(strokeWidth=0.7).encode(x=x, y=y, color=legend, stroke=seams, tooltip=tooltip)
     wrong = table[~table["state"].isin([STATES[SEEN], STATES[HIDDEN]])]
     layers: list[Any] = [squares]
     if len(wrong):
@@ -101,11 +101,15 @@ def difference(states: np.ndarray) -> Drawing:
     return cells(states, title="Difference", right=PALE)
 
 
-def _state_legend(present: Sequence[int], right: dict[int, str] | None = None) -> alt.Color:
+def _state_scale(present: Sequence[int], right: dict[int, str] | None) -> alt.Scale:
     colours = STATE_COLOURS | (right or {})
+    return alt.Scale(domain=[STATES[s] for s in present], range=[colours[s] for s in present])
+
+
+def _state_legend(present: Sequence[int], right: dict[int, str] | None = None) -> alt.Color:
     return alt.Color(
         "state:N",
-        scale=alt.Scale(domain=[STATES[s] for s in present], range=[colours[s] for s in present]),
+        scale=_state_scale(present, right),
         legend=alt.Legend(
             title=None,
             orient="bottom",

@@ -50,7 +50,7 @@ def proofs(found: Sequence[Proof]) -> None:
             share = heads.LAB.heads // k
             with st.container(border=True, gap="small", height="stretch"):
                 st.metric(
-                    f"K = {k} ({p.sharing}), KV cache of the lab's k and v",
+                    f"K = {k}, {p.sharing}: bytes of k and v",
                     heads.size(2 * p.batch * p.kv_len * k * p.head_dim * p.item_bytes),
                     delta="all of it" if share == 1 else f"1/{share} of MHA, saves {1 - 1 / share:.1%}",
                     delta_color="off" if share == 1 else "green",
@@ -68,7 +68,7 @@ def _proof_line(proof: Proof) -> str:
     if not proof.is_equal:
         return f":red[:material/error: {name}: differs by {proof.difference:.2g} from repeated heads]"
     how = "bit for bit" if proof.difference == 0 else f"to rounding ({proof.difference:.1g} of {proof.size:.2g})"
-    return f":green[:material/check_circle:] {name}: equals MHA with repeated heads, {how}; out {proof.out_shape}"
+    return f":green[:material/check_circle:] {name}: equals MHA with repeated heads, {how}"
 
 
 # --- the KV cache
@@ -130,7 +130,7 @@ def cache_numbers(q: Question) -> None:
         st.metric("The same in GB", f"{q.bytes / heads.GB:.4g} GB", border=True, help="1 GB = 10⁹ bytes, 1 GiB = 2³⁰")
         st.metric("One more token", memory.gib(q.cache.token_bytes), border=True)
         st.metric(
-            f"K = {q.cache.kv_heads} of {q.model.heads} heads ({sharing})", f"1/{shared}" if shared > 1 else "all",
+            f"{sharing}, K={q.cache.kv_heads}, N={q.model.heads}", f"1/{shared}" if shared > 1 else "all",
             border=True, help="Share of what MHA with as many query heads would store.",
         )  # fmt: skip
     st.latex(FORMULA)
@@ -155,8 +155,14 @@ def cache_chart(q: Question) -> list[Fit]:
 
 
 def fits(q: Question, found: Sequence[Fit]) -> None:
-    """Where it no longer fits, for each known GPU, as a calculation."""
-    with st.container(gap="xsmall"):
+    """Where it no longer fits, for each known GPU: a picture, and the calculation."""
+    fitting = [fit.gpu for fit in found if fit.holds(q.bytes) and fit.room_bytes]
+    said = (
+        f"{heads.size(q.bytes)} of cache beside {heads.size(q.weights_bytes)} of weights fit in: {', '.join(fitting)}"
+    )
+    drawing = charts_heads.fit_bars(found, cache_bytes=q.bytes, weights_bytes=q.weights_bytes)
+    panels.chart(drawing, say=said, key="heads_fits")
+    with st.expander("Where it no longer fits, as a calculation"):
         for fit in found:
             icon = ":green[:material/check_circle:]" if fit.holds(q.bytes) else ":red[:material/cancel:]"
             st.markdown(f"{icon} {heads.explain(fit, q.cache, context=q.context, batch=q.batch)}.")

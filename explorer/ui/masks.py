@@ -128,10 +128,12 @@ def verdicts(found: Sequence[Recovered], names: Sequence[str]) -> None:
 
 
 def _evidence(r: Recovered) -> str:
-    if r.error is None or r.budget is None:
-        return r.sentence
+    """Short where all is well, the sentence where not."""
+    said = "" if r.is_as_meant and not r.no_key else f"{r.sentence}. "
+    if r.error is None or r.budget is None or r.verdict == "undefined":
+        return said
     calls = f"{r.calls} {'call' if r.calls == 1 else 'calls'}"
-    return f"{r.sentence}. Off by {r.error:.1e} of a row's largest weight, {r.budget:.1e} allowed; {calls}."
+    return f"{said}Weights off by {r.error:.1e} of a row's largest, {r.budget:.1e} allowed; {calls}."
 
 
 def chosen(found: Sequence[Recovered]) -> Recovered | None:
@@ -143,9 +145,7 @@ def chosen(found: Sequence[Recovered]) -> Recovered | None:
     worst = next((r.backend for r in ran.values() if r.is_wrong), names[0])
     if st.session_state.get("masks_shown") not in names:
         st.session_state["masks_shown"] = worst
-    name = st.segmented_control(
-        "As executed by", names, key="masks_shown", bind="query-params", required=True, format_func=charts.label
-    )
+    name = st.segmented_control("As executed by", names, key="masks_shown", required=True, format_func=charts.label)
     return ran[name or worst]
 
 
@@ -239,7 +239,7 @@ def _trap_picture(backend: str, here: Recovered | None, then: Recovered | None, 
         st.html(panels.tag(backend), width="content")
         st.markdown(badge(found.verdict), width="content")
     if found.cells is not None:
-        drawing = charts_masks.cells(found.cells, title="", height=240)
+        drawing = charts_masks.cells(found.cells, title="", height=290)
         panels.chart(drawing, say=charts_masks.say_cells(found.cells, charts.label(backend)), key=f"trap-{key}")
     st.caption(f"{found.sentence}{f' ({label})' if use_recorded else ''}")
 

@@ -161,16 +161,16 @@ def parameters(question: Question) -> list[tuple[str, str]]:
 
 
 def contents() -> None:
-    """The lab's table of contents: every question with its state; click to go there."""
-    with st.grid(2, min_column_width=320, gap=("xsmall", "large")):
-        for place, question in enumerate(QUESTIONS):
-            before = progress.of(question.name)
-            mark = MARKS[before.is_right] if before else ":gray[:material/radio_button_unchecked:]"
-            with st.container(
-                horizontal=True, vertical_alignment="center", horizontal_alignment="distribute", gap="xsmall"
-            ):
-                st.button(
-                    f"{mark} {place + 1}. {question.title}", key=f"path_go_{question.name}", type="tertiary",
-                    on_click=_go, args=(question.name,),
-                )  # fmt: skip
-                _page_link(question, "Page")
+    """The lab's table of contents: every question with its state and what to look for; click to go there."""
+    for place, question in enumerate(QUESTIONS):
+        before = progress.of(question.name)
+        mark = MARKS[before.is_right] if before else ":gray[:material/radio_button_unchecked:]"
+        name, look, page = st.columns([5, 8, 2], vertical_alignment="center")
+        name.button(
+            f"{mark} {place + 1}. {question.title}", key=f"path_go_{question.name}", type="tertiary",
+            on_click=_go, args=(question.name,),
+        )  # fmt: skip
+        look.caption(question.look)
+        with page:
+            _page_link(question, "Page")
+    st.caption("Step 14 of the lab, the deployment, is in deploy/README.md: the same way for this app.")
