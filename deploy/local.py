@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -202,8 +203,9 @@ class Local:
         env = {
             each["name"]: self._here(each["value"], role, number) if "value" in each else name
             for each in container.get("env", [])
-        } | dict(extra or {})
-        args = [self._here(arg, role, number).replace("$(EXPLORER_WORKER)", name) for arg in container["args"]]
+        } | {"EXPLORER_OPS_HOST": HOST, **(extra or {})}
+        own = [f"--host={HOST}"] if role == "worker" else []  # a pod listens on its own address
+        args = [self._here(arg, role, number).replace("$(EXPLORER_WORKER)", name) for arg in container["args"]] + own
         process = Process(name=name, command=[*_program(args[0]), *args[1:]], env=env, log=self.folder / f"{name}.log")
         process.start()
         self.processes[name] = process
@@ -213,7 +215,7 @@ class Local:
         """A manifest's value with this machine's paths and ports in place of the pod's."""
         worker = dict(zip(("8788", "8789", "8790"), map(str, self._worker_ports[number]), strict=True))
         places = {
-            "tls://0.0.0.0": f"tls://{HOST}",
+            "--host=tls://0.0.0.0": f"--host=tls://{HOST}",
             "tls://scheduler:8786": self.scheduler,
             "--port=8786": f"--port={self._ports['dask']}",
             "--dashboard-address=:8787": f"--dashboard-address={HOST}:{self._ports['health']}",
@@ -251,10 +253,11 @@ class Local:
 
 
 def _program(name: str) -> list[str]:
-    """A program of the image: here, of this Python's environment."""
+    """A program of the image: here, of this Python's environment. It ends with this process, however that ends."""
+    leash = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
     if name == "python":
-        return [sys.executable]
-    return [sys.executable, str(Path(sys.executable).parent / name)]
+        return [*leash, sys.executable]
+    return [*leash, sys.executable, str(Path(sys.executable).parent / name)]
 
 
 @contextlib.contextmanager

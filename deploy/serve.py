@@ -94,7 +94,9 @@ async def lifespan(_app: Any) -> AsyncIterator[None]:
     engine = jobs.engine()  # now, not at the first visit: /ready must not wait for a visitor
     operations = None
     if port := os.environ.get("EXPLORER_OPS_PORT"):
-        operations = metrics.Operations(engine, port=int(port), alive=answers)
+        operations = metrics.Operations(
+            engine, port=int(port), alive=answers, host=os.environ.get("EXPLORER_OPS_HOST", "")
+        )
     stop_gracefully(engine)
     announce()
     yield

@@ -118,7 +118,7 @@ def _nanny(options: argparse.Namespace) -> Nanny:
         memory_limit="0",  # none: it would pause or kill a worker in the middle of a measurement
         preload=["explorer.worker"],
         security=worker.security(),
-        dashboard_address=f":{options.health_port}" if options.health_port else "127.0.0.1:0",
+        dashboard_address=f"{options.host or ''}:{options.health_port}" if options.health_port else "127.0.0.1:0",
     )
 
 

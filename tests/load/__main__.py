@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import itertools
 import json
 import os
 import random
@@ -22,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ import psutil
 from deploy.local import Local, running
 from explorer.problem import Problem
 from explorer.record import quantile
+from tests.load import turns
 from tests.load.visitor import Visit, Visitor, cookie
 
 PROBLEM = Problem(batch=16, q_len=64, kv_len=64, heads=8, kv_heads=8, head_dim=8, dtype="float32")
@@ -40,7 +40,6 @@ PATIENCE_S = 150.0  # of one visitor for one answer
 THINK_S = 1.0
 RESTLESS = 0.2  # so many move on before the answer came: the older question must be replaced, not answered
 SAMPLE_S = 1.0
-TURNS_S = 10.0
 FLAT = 1.10  # memory at the end over that at half time
 
 
@@ -52,7 +51,6 @@ class Seen:
     left: list[str] = field(default_factory=list)
     memory: list[tuple[float, dict[str, int]]] = field(default_factory=list)
     kills: list[float] = field(default_factory=list)
-    turns: dict[str, tuple[str, float, float]] = field(default_factory=dict)
 
 
 async def visit(visitor: Visitor, until: float, seen: Seen, dice: random.Random) -> None:
@@ -104,39 +102,6 @@ async def kill(local: Local, every_s: float, until: float, seen: Seen, dice: ran
             seen.kills.append(time.time())
 
 
-async def turns(local: Local) -> dict[str, tuple[str, float, float]]:
-    """The turns that the scheduler saw, by key: worker, start and end on the worker's own clock.
-
-    It remembers them from the first asking on, and only so many.
-    """
-    from distributed import Client, Security
-
-    tls = {"tls_client_cert": str(local.tls / "app/tls.crt"), "tls_client_key": str(local.tls / "app/tls.key")}
-    security = Security(require_encryption=True, tls_ca_file=str(local.tls / "app/ca.crt"), **tls)
-    async with Client(local.scheduler, security=security, asynchronous=True, set_as_default=False) as client:
-        stream = await client.get_task_stream()
-    return {
-        task["key"]: (task["worker"], step["start"], step["stop"])
-        for task in stream
-        for step in task["startstops"]
-        if step["action"] == "compute"
-    }
-
-
-def at_once(turns: Iterable[tuple[str, float, float]]) -> int:
-    """How many turns began on a worker before its last one had ended."""
-    spans: dict[str, list[tuple[float, float]]] = {}
-    for worker, start, stop in turns:
-        spans.setdefault(worker, []).append((start, stop))
-    return sum(later[0] < earlier[1] for each in spans.values() for earlier, later in itertools.pairwise(sorted(each)))
-
-
-async def follow_turns(local: Local, seen: Seen) -> None:
-    while True:
-        seen.turns |= await turns(local)
-        await asyncio.sleep(TURNS_S)
-
-
 def waits(local: Local) -> list[dict[str, Any]]:
     """The app's own log lines of jobs that ended well."""
     found = []
@@ -150,7 +115,8 @@ def waits(local: Local) -> list[dict[str, Any]]:
 
 async def load(local: Local, options: argparse.Namespace) -> dict[str, Any]:
     dice, seen = random.Random(options.seed), Seen()
-    seen.turns |= await turns(local)
+    turn_log = local.folder / "turns"
+    await turns.install(local, turn_log)
     pass_ = await asyncio.to_thread(cookie, local.url, local.token)
     visitors = [Visitor(number, local.url, pass_, PROBLEM) for number in range(options.visitors)]
     warm = Visitor(options.visitors, local.url, pass_, PROBLEM)
@@ -159,7 +125,7 @@ async def load(local: Local, options: argparse.Namespace) -> dict[str, Any]:
     jobs_before = len(waits(local))
     began = time.time()
     until = began + options.seconds
-    beside = [asyncio.create_task(sample(local, seen)), asyncio.create_task(follow_turns(local, seen))]
+    beside = [asyncio.create_task(sample(local, seen))]
     if options.kill_every:
         beside.append(asyncio.create_task(kill(local, options.kill_every, until, seen, dice)))
     await asyncio.gather(
@@ -170,8 +136,8 @@ async def load(local: Local, options: argparse.Namespace) -> dict[str, Any]:
     for task in beside:
         task.cancel()
     await asyncio.gather(*beside, return_exceptions=True)
-    seen.turns |= await turns(local)
-    return figures(local, options, seen, began, ended, waits(local)[jobs_before:])
+    counted = await asyncio.to_thread(turns.count, turn_log, began)
+    return figures(local, options, seen, began, ended, counted, waits(local)[jobs_before:])
 
 
 def figures(
@@ -180,13 +146,13 @@ def figures(
     seen: Seen,
     began: float,
     ended: float,
+    counted: tuple[int, int],
     jobs: list[dict[str, Any]],
 ) -> dict[str, Any]:
     outcomes = Counter(each.outcome for each in seen.visits)
     answered = [each.seconds for each in seen.visits if each.outcome == "right"]
     waited = [job["waited_s"] for job in jobs]
     ran = [job["ran_s"] for job in jobs]
-    during = [turn for turn in seen.turns.values() if turn[1] >= began]
     middle = began + (ended - began) / 2
     grown = {
         name: _level(seen, name, ended - 5, ended + 60) / _level(seen, name, middle - 5, middle + 5)
@@ -205,8 +171,8 @@ def figures(
         "job_wait_s": _spread(waited),
         "job_run_s": _spread(ran),
         "jobs": len(jobs),
-        "turns": len(during),
-        "turns_at_once_on_a_worker": at_once(during),
+        "turns": counted[0],
+        "turns_at_once_on_a_worker": counted[1],
         # Little's law: so long a job would wait if all visitors' jobs stood in one line before the workers.
         "line_s": round(options.visitors * statistics.fmean(ran or [0.0]) / local.workers, 2),
         "memory_mib_at_half_time": {n: round(_level(seen, n, middle - 5, middle + 5) / 2**20) for n in local.processes},
