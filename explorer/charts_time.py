@@ -134,25 +134,24 @@ def times(rows: Sequence[Row], axis: str, clock: Clock, *, log: bool = True) -> 
         bottom, top = min(found) / foot, max(found) * 1.2
         scale = alt.Scale(type="log", domain=[bottom, top], nice=False)
         y_axis = alt.Axis(title=title, labelExpr=TIME_LABEL, values=log_ticks(bottom, top))
-    return _curves(rows, axis, y=clock, y_scale=scale, y_axis=y_axis, band=(low, high), log=log)
+    return _stack(_curves(rows, axis, y=clock, y_scale=scale, y_axis=y_axis, band=(low, high), log=log))
 
 
 def speed_up(rows: Sequence[Row], axis: str, clock: Clock, baseline: str, *, log: bool = True) -> alt.LayerChart:
     """How many times the baseline's speed, with a rule at 1."""
     found = curves.speed_ups(rows, axis, clock, baseline)
-    title = f"times the speed of {baseline}, {CLOCKS[clock]} (higher is better)"
+    title = "speed-up (higher is better)"
     y_axis = alt.Axis(title=title, labelExpr="format(datum.value, '~g') + ' ×'", tickCount=6)
     scale = alt.Scale(zero=True, nice=True)
-    return _curves(found, axis, y="speed_up", y_scale=scale, y_axis=y_axis, log=log, level=1.0)
+    return _stack(_curves(found, axis, y="speed_up", y_scale=scale, y_axis=y_axis, log=log, level=1.0))
 
 
 def hidden(rows: Sequence[Row], axis: str, *, log: bool = True) -> alt.LayerChart:
     """The share of the wall time in which the call's kernels did not run: launch, host and waiting."""
-    title = "share of the wall clock that is not kernels"
+    title = "share of the wall clock"
     y_axis = alt.Axis(title=title, format="%", tickCount=5)
-    return _curves(
-        curves.hidden(rows), axis, y="hidden", y_scale=alt.Scale(domain=[0, 1]), y_axis=y_axis, log=log, gap=False
-    )
+    scale = alt.Scale(domain=[0, 1])
+    return _stack(_curves(curves.hidden(rows), axis, y="hidden", y_scale=scale, y_axis=y_axis, log=log, gap=False))
 
 
 def causal_share(rows: Sequence[Row], axis: str, clock: Clock, *, log: bool = True) -> alt.LayerChart:
@@ -160,7 +159,7 @@ def causal_share(rows: Sequence[Row], axis: str, clock: Clock, *, log: bool = Tr
 
     rows: as curves.causal_shares gives them.
     """
-    title = f"causal time / unmasked time, {CLOCKS[clock]}"
+    title = "causal time / unmasked time"
     y_axis = alt.Axis(title=title, format="%", tickCount=6)
     most = max([1.2, *(row["causal_share"] for row in rows)])
     marks = alt.Chart(alt.Data(values=[{"at": 0.5, "says": "half skipped"}, {"at": 1.0, "says": "full work"}]))
@@ -169,15 +168,15 @@ def causal_share(rows: Sequence[Row], axis: str, clock: Clock, *, log: bool = Tr
         y="at:Q", x=alt.value(0), text="says:N"
     )
     drawn = _curves(rows, axis, y="causal_share", y_scale=alt.Scale(domain=[0, most]), y_axis=y_axis, log=log)
-    return _stack([rule, text, drawn], HEIGHT)
+    return _stack([rule, text, *drawn])
 
 
 def memory_curve(rows: Sequence[Row], axis: str, of: str = "temp_bytes", *, log: bool = True) -> alt.LayerChart:
     """Working memory by the compiler's analysis along the axis."""
     scale = alt.Scale(type="log", base=2) if log else alt.Scale(zero=True)
-    y_axis = alt.Axis(title="temporary memory, compiler's analysis (lower is better)", labelExpr=BYTE_LABEL)
+    y_axis = alt.Axis(title="temporary memory (lower is better)", labelExpr=BYTE_LABEL)
     kept = [{**row, of: row[of] or None} for row in rows]  # a log scale has no place for 0
-    return _curves(kept, axis, y=of, y_scale=scale, y_axis=y_axis, log=log)
+    return _stack(_curves(kept, axis, y=of, y_scale=scale, y_axis=y_axis, log=log))
 
 
 def _curves(
@@ -191,8 +190,8 @@ def _curves(
     log: bool = True,
     level: float | None = None,
     gap: bool = True,
-) -> alt.LayerChart:
-    """Lines, points and gaps of labelled rows."""
+) -> list[Any]:
+    """The layers of lines, points and gaps of labelled rows."""
     data = frame(rows, axis, y, *(band or ()))
     x = _x(rows, axis, log=log)
     along = alt.Y(f"{y}:Q", scale=y_scale, axis=y_axis)
@@ -216,7 +215,7 @@ def _curves(
         layers.append(point.encode(x=x, y=along, color=color, shape=shape, tooltip=tooltip))
     if gap:
         layers += _gap_marks(rows, axis, y, color, log=log)
-    return _stack(layers, HEIGHT)
+    return layers
 
 
 def _gap_marks(rows: Sequence[Row], axis: str, y: str, color: alt.Color, *, log: bool) -> list[Any]:
@@ -237,9 +236,14 @@ def _gap_marks(rows: Sequence[Row], axis: str, y: str, color: alt.Color, *, log:
     return drawn
 
 
-def _stack(layers: list[Any], height: int) -> alt.LayerChart:
+def _stack(layers: list[Any], height: int = HEIGHT) -> alt.LayerChart:
     drawn: Any = alt.layer(*layers)  # altair's own annotation also allows for facets
     return drawn.properties(height=height)
+
+
+def _second_legend(**look: Any) -> alt.Legend:
+    """Below the chart: beside the backends' legend it would run out of a narrow one."""
+    return alt.Legend(title=None, orient="bottom", **look)
 
 
 def frame(rows: Sequence[Row], *numbers: str) -> pandas.DataFrame:
@@ -279,7 +283,7 @@ def _dash(rows: Sequence[Row]) -> Any:
     if len(styles) < 2:
         return alt.value(DASHES[0])
     found = [list(DASHES[i % len(DASHES)]) for i in range(len(styles))]
-    legend = alt.Legend(title=None, orient="top", symbolType="stroke", symbolSize=400)
+    legend = _second_legend(symbolType="stroke", symbolSize=400)
     return alt.StrokeDash("style:N", scale=alt.Scale(domain=styles, range=found), legend=legend)
 
 
@@ -351,7 +355,7 @@ def roofline(rows: Sequence[Row], roofs: Sequence[Mapping[str, Any]]) -> alt.Lay
     dash = alt.StrokeDash(
         "kind:N",
         scale=alt.Scale(domain=list(KINDS.values()), range=[list(DASHES[0]), list(DASHES[1])]),
-        legend=alt.Legend(title=None, orient="top", symbolType="stroke", symbolSize=400),
+        legend=_second_legend(symbolType="stroke", symbolSize=400),
     )
     line = alt.Chart(alt.Data(values=lines)).mark_line(strokeWidth=1.5, color=charts.NEUTRAL)
     layers: list[Any] = [line.encode(**place("x", "y"), strokeDash=dash, detail="name:N")]
@@ -424,7 +428,7 @@ def footprint(rows: Sequence[Row], room_bytes: int | None = None, edges: Sequenc
     kinds = alt.Shape(
         "column:N",
         scale=alt.Scale(domain=list(COLUMNS.values())[1:], range=["cross", "circle"]),
-        legend=alt.Legend(title=None, orient="top"),
+        legend=_second_legend(),
     )
     layers: list[Any] = [
         line.encode(x=x, y=y, color=color, tooltip=tooltip),
@@ -524,4 +528,6 @@ def say_roofline(rows: Sequence[Row], roofs: Sequence[Mapping[str, Any]]) -> str
 def export(drawing: alt.TopLevelMixin) -> dict[str, Any]:
     """The chart's specification with its data and colours inside, for a picture file."""
     found = drawing.to_dict()
-    return found | {"config": found.get("config", {}) | EXPORT_CONFIG}
+    config = found.get("config", {})
+    legend = config.get("legend", {}) | EXPORT_CONFIG["legend"]
+    return found | {"config": config | EXPORT_CONFIG | {"legend": legend}}

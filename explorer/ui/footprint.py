@@ -135,11 +135,11 @@ def view(rows: list[dict[str, Any]], *, key: str, edges: Sequence[Edge] = (), re
 
     panels.chart(drawing, say=say(rows, room), key=f"memory-{key}")
     st.caption(_growth(rows))
-    columns = {"formula_bytes": "formula", "compiler_bytes": "compiler", "peak_bytes": "measured peak"}
+    columns = {"formula_bytes": "formula", "compiler_bytes": "compiler", "peak_bytes": "peak"}
     shown = [
-        {"backend": charts.label(row["backend"]), "T": row["q_len"]}
+        {"T": row["q_len"], "backend": charts.label(row["backend"])}
         | {said: memory.gib(row[name]) if row[name] else MISSING for name, said in columns.items()}
-        | {"outcome": row["outcome"] or "not run", "reason": row["reason"] or ""}
+        | {"outcome": (row["outcome"] or "not run") + (f": {row['reason']}" if row["reason"] else "")}
         for row in rows
     ]
     panels.table(shown, alt_text=f"Memory of a call by formula, by the compiler, and as measured ({key})")

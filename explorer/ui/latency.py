@@ -64,14 +64,14 @@ QUESTIONS: dict[str, Question] = {
         protocol=clock.LAB,
     ),
     "sequence": Question(
-        label="Sequence sweep",
+        label="Sequence",
         about="The lab's step 8: T = 64 … 1024, four variants, warm-up 2, 20 repeats.",
         axis="q_len",
         points=lambda on_gpu: SETS["lab-sequence"].points,
         recordings=("lab-sequence",),
     ),
     "batch": Question(
-        label="Batch sweep",
+        label="Batch",
         about="The lab's step 9: B = 1 … 16 at T=256, without naive, warm-up 2, 20 repeats.",
         axis="batch",
         points=lambda on_gpu: SETS["lab-batch"].points,
@@ -92,63 +92,53 @@ QUESTIONS: dict[str, Question] = {
         recordings=("causal-16k", "memory"),
     ),
 }
-MENU = {**{name: q.label for name, q in QUESTIONS.items()}, OWN: "Own sweep", DUEL: "Head to head"}
+MENU = {**{q.label: name for name, q in QUESTIONS.items()}, "Own": OWN, "Head to head": DUEL}
 
 
 # --- what is asked
 
 
-def choice() -> str:
-    """Which question; another choice leaves the link's job and may run by itself."""
-    st.segmented_control(
-        "Question",
-        list(MENU),
-        format_func=MENU.__getitem__,
-        default="benchmark",
-        required=True,
-        key="latency_question",
-        bind="query-params",
-        on_change=sweeps.choose,
-        args=(PAGE,),
-        label_visibility="collapsed",
-    )
-    return st.session_state["latency_question"]
-
-
-def protocol(base: Protocol) -> Protocol:
-    """The base with what the page's own controls change."""
-    with st.popover("Timing", icon=":material/timer:"):
-        mode = st.segmented_control(
-            "Mode", list(clock.MODES), default="burst", required=True, key="latency_mode", bind="query-params",
-            help="burst: a pause between calls, until the GPU's clock is back. sustained: back to back, as in a long "
-            "job; the clock falls under load. Two measurements, never in one chart.",
+def choice() -> tuple[str, dict[str, Any]]:
+    """Which question, and what the page changes of its timing; another choice leaves the link's job."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        label = st.segmented_control(
+            "Question", list(MENU), default="Benchmark", required=True, key="latency_question", bind="query-params",
+            on_change=sweeps.choose, args=(PAGE,), label_visibility="collapsed",
         )  # fmt: skip
-        narrow = st.toggle(
-            "Go on until the median is known to 1 %", key="latency_interval", bind="query-params",
-            help="Until the 95 % interval of the median is narrower than 1 % of it, or the time limit is reached.",
-        )  # fmt: skip
-        cold = st.toggle(
-            "Cold L2", key="latency_cold", bind="query-params",
-            help="Each call gets other copies of the inputs, more than the cache holds. Labelled on every point.",
-        )  # fmt: skip
-    return replace(base, mode=mode, stop="interval" if narrow else "repeats", cold_l2=cold)
+        with st.popover("Timing", icon=":material/timer:"):
+            changes = _timing()
+    return MENU[label], changes
 
 
-def asked(name: str, problem: Problem, names: Sequence[str]) -> Asked | None:
+def _timing() -> dict[str, Any]:
+    mode = st.segmented_control(
+        "Mode", list(clock.MODES), default="burst", required=True, key="latency_mode", bind="query-params",
+        help="burst: a pause between calls, until the GPU's clock is back. sustained: back to back, as in a long "
+        "job; the clock falls under load. Two measurements, never in one chart.",
+    )  # fmt: skip
+    narrow = st.toggle(
+        "Go on until the median is known to 1 %", key="latency_interval", bind="query-params",
+        help="Until the 95 % interval of the median is narrower than 1 % of it, or the time limit is reached.",
+    )  # fmt: skip
+    cold = st.toggle(
+        "Cold L2", key="latency_cold", bind="query-params",
+        help="Each call gets other copies of the inputs, more than the cache holds. Labelled on every point.",
+    )  # fmt: skip
+    return {"mode": mode, "stop": "interval" if narrow else "repeats", "cold_l2": cold}
+
+
+def asked(name: str, problem: Problem, names: Sequence[str], changes: dict[str, Any]) -> Asked | None:
     """The chosen question as points; None if the own sweep can't be had, and then it has been said why."""
     here = jobs.device()
     on_gpu = here is not None and here.is_gpu
-    with st.container(horizontal=True, vertical_alignment="center"):
-        about = st.empty()
-        base = protocol(QUESTIONS[name].protocol if name in QUESTIONS else clock.LAB_SWEEP)
-    used = sweeps.timed(base, here)
+    base = QUESTIONS[name].protocol if name in QUESTIONS else clock.LAB_SWEEP
+    used = sweeps.timed(replace(base, **changes), here)
     if name == OWN:
-        about.caption("Any axis, any values, any backends: the other sizes are the sidebar's.")
         return _own(problem, names, used)
     question = QUESTIONS[name]
     points = tuple(question.points(on_gpu))
     fewer = f" On this CPU: at most {used.repeats} repeats and {used.limit_s:g} s a point." if not on_gpu else ""
-    about.caption(question.about + fewer)
+    st.caption(question.about + fewer)
     recorded = recordings.several(question.recordings)
     if name == "next":
         recorded = [r for r in recorded if r.problem.q_len in NEXT_LENGTHS]
@@ -159,6 +149,7 @@ def asked(name: str, problem: Problem, names: Sequence[str]) -> Asked | None:
 
 
 def _own(problem: Problem, names: Sequence[str], used: Protocol) -> Asked | None:
+    st.caption("Any axis, any values, any backends; the other sizes are the sidebar's.")
     with st.container(horizontal=True, vertical_alignment="bottom"):
         axis = st.selectbox(
             "Axis", list(OWN_VALUES), key="latency_axis", bind="query-params", width=150,
@@ -312,7 +303,7 @@ def _curves(rows: list[dict[str, Any]], look: View, *, key: str, is_wide: bool) 
     if look.name == "next":
         with st.grid(3, min_column_width=300):
             with st.container():
-                st.markdown("**Time**")
+                st.markdown(f"**Time**, {charts.CLOCKS[on]}")
                 panels.chart(times, say=said, key=f"latency-times-{key}")
             for draw in drawn[:2]:
                 with st.container():
@@ -327,8 +318,8 @@ def _curves(rows: list[dict[str, Any]], look: View, *, key: str, is_wide: bool) 
 
 
 def _speed_up(rows: list[dict[str, Any]], look: View, key: str) -> None:
-    st.markdown("**Speed-up**")
     baseline = look.baseline if look.baseline in curves.series(rows) else curves.series(rows)[0]
+    st.markdown(f"**Speed-up over {baseline}**, {charts.CLOCKS[look.clock]}")
     found = curves.speed_ups(rows, look.axis, look.clock, baseline)
     if all(row["speed_up"] is None for row in found):
         st.caption(f"{MISSING} {baseline} has no time to compare with.")
@@ -351,7 +342,7 @@ def _hidden(rows: list[dict[str, Any]], look: View, key: str) -> None:
 
 
 def _memory(rows: list[dict[str, Any]], look: View, key: str) -> None:
-    st.markdown("**Memory**")
+    st.markdown("**Memory**, compiler's analysis")
     if not any(row["temp_bytes"] for row in rows):
         st.caption(f"{MISSING} The compiler gave no analysis.")
         return
@@ -362,7 +353,7 @@ def _memory(rows: list[dict[str, Any]], look: View, key: str) -> None:
 
 
 def _causal_share(rows: list[dict[str, Any]], look: View, key: str) -> None:
-    st.markdown("**Causal against unmasked**")
+    st.markdown(f"**Causal against unmasked**, {charts.CLOCKS[look.clock]}")
     found = curves.causal_shares(rows, look.clock)
     if not found:
         st.caption(f"{MISSING} A causal time and the unmasked one of the same call are needed.")
@@ -454,7 +445,7 @@ def _why_no_device(rows: Sequence[dict[str, Any]]) -> str:
 # --- two backends in turns
 
 
-def duel(problem: Problem, names: Sequence[str], status: Any) -> Answer:
+def duel(problem: Problem, names: Sequence[str], changes: dict[str, Any], status: Any) -> Answer:
     """A B A B in one job on the sidebar's problem, and the verdict on each clock."""
     st.caption(
         "Two backends in turns, A B A B, so that a drift of the clock meets both alike. On the sidebar's problem."
@@ -464,7 +455,7 @@ def duel(problem: Problem, names: Sequence[str], status: Any) -> Answer:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         a = st.selectbox("A", SPECS, SPECS.index(first), key="latency_a", bind="query-params", width=280)
         b = st.selectbox("B", SPECS, SPECS.index(second), key="latency_b", bind="query-params", width=280)
-        used = protocol(versus.PROTOCOL)
+    used = replace(versus.PROTOCOL, **changes)
     st.markdown(panels.problem_line(problem))
     call = {"problem": problem.to_json(), "specs": [a, b], "protocol": used}
     if a == b:

@@ -20,22 +20,21 @@ from explorer.ui.sweeps import Asked, Sweep
 PAGE = "roofline"
 LENGTHS = "lengths"
 MENU = {
-    "nvidia-points": "NVIDIA's points",
-    "nvidia-points-sustained": "The same, back to back",
-    "decode": "A decode step",
-    LENGTHS: "The sidebar's problem",
+    "NVIDIA's points": "nvidia-points",
+    "Back to back": "nvidia-points-sustained",
+    "Decode step": "decode",
+    "Own problem": LENGTHS,
 }
 GPU_LENGTHS, CPU_LENGTHS = (256, 512, 1024, 2048, 4096, 8192), (64, 128, 256, 512)
 
 
 def choice() -> str:
     """Which points; another choice leaves the link's job and may run by itself."""
-    st.segmented_control(
-        "Points", list(MENU), format_func=MENU.__getitem__, default="nvidia-points", required=True,
-        key="roofline_points", bind="query-params", on_change=sweeps.choose, args=(PAGE,),
-        label_visibility="collapsed",
+    label = st.segmented_control(
+        "Points", list(MENU), default="NVIDIA's points", required=True, key="roofline_points", bind="query-params",
+        on_change=sweeps.choose, args=(PAGE,), label_visibility="collapsed",
     )  # fmt: skip
-    return st.session_state["roofline_points"]
+    return MENU[label]
 
 
 def asked(name: str, problem: Problem, names: Sequence[str]) -> Asked | None:
@@ -53,8 +52,9 @@ def asked(name: str, problem: Problem, names: Sequence[str]) -> Asked | None:
         points, about, protocol = SETS[name].points, SETS[name].about, SETS[name].protocol
         recorded = recordings.several([name])
     st.caption(about)
+    label = next(label for label, each in MENU.items() if each == name)
     return Asked(
-        name=name, label=MENU[name], about=about, axis="q_len", points=points, protocol=sweeps.timed(protocol, here),
+        name=name, label=label, about=about, axis="q_len", points=points, protocol=sweeps.timed(protocol, here),
         recorded=tuple(recorded), with_ceilings=True,
     )  # fmt: skip
 
