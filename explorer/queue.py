@@ -159,11 +159,9 @@ class Queue:
             return next((each for each in free if each.home == job.home), None)
         if job.home in self._gone and time.monotonic() - self._gone[job.home] < AWAY_S:
             return None
-        ahead = {other.home for other in self.active if other is not job and other.priority <= job.priority}
-        if len(job.points) > 1:  # behind a sweep it would wait there to the end, while another worker comes free
-            free = [each for each in free if each.home not in ahead]
+        has_sweep = {other.home for other in self.active if other is not job}
         last = self._last_home.get(job.visitor)
-        return min(free, key=lambda each: (each.home in ahead, each.home != last, each.used), default=None)
+        return min(free, key=lambda each: (each.home in has_sweep, each.home != last, each.used), default=None)
 
     def _assign(self, job: Job, chosen: Worker) -> Turn:
         point = next(point for point in job.points if not point.is_over)
