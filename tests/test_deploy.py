@@ -501,3 +501,57 @@ def test_terraform_says_what_is_wrong_with_a_value(
     said = re.sub(r"[│\s]+", " ", done.stderr)
     assert (done.returncode == 0) is (complaint is None), said
     assert complaint is None or complaint in said
+
+
+# --- the guide
+
+
+GUIDE = (DEPLOY / "README.md").read_text()
+
+
+def test_every_step_that_needs_a_cloud_is_marked_as_not_run() -> None:
+    """☁ in the heading, in the paragraph before the command, or on its line."""
+    heading = paragraph = ""
+    commands = 0
+    for line in GUIDE.splitlines():
+        if line.startswith("#"):
+            heading, paragraph = line, ""
+        elif line.startswith("    "):
+            if re.match(r" +(gcloud|terraform|docker|kubectl) ", line) and "kubectl kustomize" not in line:
+                commands += 1
+                assert "☁" in heading + paragraph + line, line
+        elif line.strip():
+            paragraph = line if not paragraph else f"{paragraph} {line}"
+        else:
+            paragraph = "" if not paragraph.endswith(":") and "☁" not in paragraph else paragraph
+    assert commands > 30
+
+
+def test_what_the_guide_names_exists() -> None:
+    paths = set(re.findall(r"\bdeploy/[\w./-]*\w", GUIDE)) | {
+        f"deploy/k8s/components/{name}" for name in ("gpu", "cert-manager", "autoscale", "public", "images")
+    }
+    assert len(paths) > 10
+    for path in paths:
+        assert (ROOT / path).exists() or path.startswith("deploy/production"), path
+    for overlay in check.OVERLAYS:
+        assert f"`{overlay}`" in GUIDE
+
+
+def test_the_guide_cleans_up_every_kind_that_terraform_makes() -> None:
+    for kind in (
+        "clusters",
+        "instances",
+        "disks",
+        "networks",
+        "routers",
+        "addresses",
+        "service-accounts",
+        "repositories",
+    ):
+        assert re.search(rf"gcloud [\w -]*{kind} list", GUIDE), kind
+
+
+def test_the_guide_enables_the_lab_s_apis() -> None:
+    for api in ("container", "compute", "iam", "cloudresourcemanager", "logging", "monitoring"):
+        assert f"{api}.googleapis.com" in GUIDE

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # DESIGN's order: none of these may reach, directly or through others, one that stands after it.
 ORDER = (
     "masks", "problem", "record", "cost", "device", "support", "backends", "numerics", "evidence", "memory", "clock",
-    "measure", "engine", "recordings", "charts", "ui", "cli", "__main__",
+    "measure", "engine", "metrics", "access", "recordings", "charts", "ui", "cli", "__main__",
 )  # fmt: skip
 HEAVY = ("jax", "jaxlib", "flax", "transformer_engine")
 
