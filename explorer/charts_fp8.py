@@ -15,7 +15,7 @@ POWER_LABEL = (
     "datum.value < {zero} ? '0' : datum.value >= 0 && datum.value <= 10 ? format(pow(2, datum.value), '~g') : "
     "'2^' + datum.value"
 )
-ROW = 44
+ROW = 40  # pixels of one format; the axis below takes as much again as two
 WHEN = {"before": "as given", "after": "after rounding"}
 LOWEST, HIGHEST = -18.0, 18.0  # powers of two on the number line: a little beyond what 8 bits can hold
 TWO = ("#C2570C", "#2F74B5")  # before, after: apart without colour vision, seen on light and on dark
@@ -48,21 +48,21 @@ def number_line() -> alt.LayerChart:
             ]
     x_axis = alt.Axis(title="size of the number", labelExpr=POWER_LABEL.format(zero=-99), values=[*range(-18, 19, 3)])
     scale = alt.Scale(domain=[LOWEST, HIGHEST], nice=False)
-    y = alt.Y("format:N", title=None, sort=None, axis=alt.Axis(ticks=False, domain=False))
+    y = alt.Y("format:N", title=None, sort=None, axis=alt.Axis(ticks=False, domain=False, labelOverlap=False))
     band = alt.Chart(alt.Data(values=bands))
     tooltip = [alt.Tooltip("format:N"), alt.Tooltip("holds:N")]
     layers: list[Any] = [
-        band.mark_bar(height=16, opacity=0.16, color=charts.NEUTRAL).encode(
+        band.mark_bar(height=22, opacity=0.16, color=charts.NEUTRAL).encode(
             x=alt.X("low:Q", scale=scale, axis=x_axis), x2="high:Q", y=y, tooltip=tooltip
         ),
-        band.mark_bar(height=16, opacity=0.22, color=charts.NEUTRAL).encode(
+        band.mark_bar(height=22, opacity=0.22, color=charts.NEUTRAL).encode(
             x=alt.X("normal:Q", scale=scale), x2="high:Q", y=y, tooltip=tooltip
         ),
         alt.Chart(alt.Data(values=strokes))
         .mark_tick(thickness=1.3, height=22, color=TWO[1])
         .encode(x=alt.X("at:Q", scale=scale), y=y, tooltip=[alt.Tooltip("format:N"), alt.Tooltip("value:N")]),
     ]
-    return _stack(layers, 3 * ROW)
+    return _stack(layers, 5 * ROW)
 
 
 def octave() -> alt.Chart:
@@ -77,10 +77,10 @@ def octave() -> alt.Chart:
         .mark_tick(thickness=1, height=22, color=TWO[1])
         .encode(
             x=alt.X("at:Q", scale=alt.Scale(domain=[1, 2], nice=False), axis=alt.Axis(title="the numbers from 1 to 2")),
-            y=alt.Y("format:N", title=None, sort=None, axis=alt.Axis(ticks=False, domain=False)),
+            y=alt.Y("format:N", title=None, sort=None, axis=alt.Axis(ticks=False, domain=False, labelOverlap=False)),
             tooltip=[alt.Tooltip("format:N"), alt.Tooltip("at:Q", format=".6g")],
         )
-        .properties(height=3 * ROW)
+        .properties(height=5 * ROW)
     )
 
 
@@ -109,7 +109,7 @@ def histogram(rows: Sequence[Mapping[str, Any]], limits: tuple[float, float]) ->
         alt.Chart(alt.Data(values=shown))
         .mark_bar(opacity=0.55, cornerRadiusEnd=1, strokeWidth=0)
         .encode(
-            x=alt.X("low:Q", scale=x_scale, axis=x_axis),
+            x=alt.X("low:Q", bin="binned", scale=x_scale, axis=x_axis),
             x2="high:Q",
             y=y,
             color=alt.Color(
@@ -148,11 +148,7 @@ def speeds(rows: Sequence[Mapping[str, Any]]) -> alt.LayerChart:
     y = alt.Y("tflops:Q", scale=alt.Scale(zero=True), axis=alt.Axis(title="TFLOP/s (higher is better)", tickCount=6))
     color = alt.Color("backend:N", scale=alt.Scale(domain=list(charts.ORDER)), legend=None)
     names = list(SPEEDS.values())
-    dash = alt.StrokeDash(
-        "series:N",
-        scale=alt.Scale(domain=names, range=[[1, 0], [1, 0], [6, 3]]),
-        legend=alt.Legend(title=None, orient="top", symbolType="stroke", symbolSize=500, labelLimit=240),
-    )
+    dash = alt.StrokeDash("series:N", scale=alt.Scale(domain=names, range=[[1, 0], [1, 0], [6, 3]]), legend=None)
     shapes = alt.Scale(domain=names, range=["diamond", "triangle-up", "circle"])
     shape = alt.Shape("series:N", scale=shapes, legend=None)
     base = alt.Chart(alt.Data(values=shown))
@@ -166,8 +162,9 @@ def speeds(rows: Sequence[Mapping[str, Any]]) -> alt.LayerChart:
     point = base.mark_point(filled=True, size=70, opacity=1).encode(x=x, y=y, color=color, shape=shape, tooltip=tooltip)
     ends = [max((r for r in shown if r["what"] == w), key=lambda r: r["q_len"]) for w in SPEEDS
             if any(r["what"] == w for r in shown)]  # fmt: skip
-    text = alt.Chart(alt.Data(values=[{**end, "text": f"{end['tflops']:.0f}"} for end in ends]))
-    figure = text.mark_text(dy=-12, fontWeight=600, color=charts.NEUTRAL).encode(x=x, y=y, text="text:N")
+    # Named at their ends: a legend would have to tell one colour's two lines apart
+    text = alt.Chart(alt.Data(values=[{**end, "text": f"{end['series']}: {end['tflops']:.0f}"} for end in ends]))
+    figure = text.mark_text(align="right", dx=6, dy=-13, fontWeight=600).encode(x=x, y=y, text="text:N", color=color)
     return _stack([line, point, figure], 340)
 
 

@@ -226,10 +226,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         shown.append(
             {
                 "way": row["label"],
+                "attention ran in": ran,
                 "what came of it": came_of(row),
-                "attention kernel ran in": ran,
                 "attention kernel": _names(row.get("attention_kernels")),
-                "matrix products ran in": row.get("product_precision") if way.layer else "(has none)",
+                "products ran in": row.get("product_precision") if way.layer else "(has none)",
                 "GPU": row["gpu"],
                 "input dtype": row["input_dtype"],
                 "output dtype, plain": base.get("output_dtype"),

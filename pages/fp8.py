@@ -2,13 +2,15 @@
 
 import streamlit as st
 
-from explorer.ui import controls, fp8, jobs, panels, shell
+from explorer.ui import controls, fp8, jobs, machine, panels, shell
 
 shell.guard()
 st.title("FP8")
 st.caption("What 8 bits can hold, what they lose, which kernel really computes in them, and when that pays.")
 problem, _ = controls.peek()
 device = jobs.device()
+if device is None:
+    machine.starting()
 st.subheader("What the formats hold")
 fp8.formats()
 st.subheader("What quantising does to q, k and v")

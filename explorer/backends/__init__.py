@@ -57,6 +57,7 @@ BACKENDS: dict[str, Backend] = {
             about="cuDNN's FP8 attention (E4M3), through JAX's private call",
             marker="__cudnn$fmhaSoftmaxF8",
             rounding=fp8.E4M3,
+            explain=cudnn_fp8.explain,
         ),
         Backend(
             name="transformer_engine",

@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from explorer import casts, charts, charts_fp8, clock, fp8, measure, recipes, recordings, rounding, sweep
+from explorer import casts, charts, charts_fp8, clock, fp8, measure, recipes, recordings, rounding, support, sweep
 from explorer.backends import BACKENDS
 from explorer.charts import MISSING
 from explorer.device import Device
@@ -100,9 +100,11 @@ def table(problem: Problem, device: Device | None, status: Any) -> Answer:
     pressed = panels.was_pressed("fp8_table")
     answer = jobs.ask(
         recipes.compare, {"problem": lab}, slot="fp8-table", auto=False, again=pressed, label="FP8 table",
-        limit_s=300, status=status,
+        limit_s=300.0, status=status,
     )  # fmt: skip
-    panels.run_button(answer, key="fp8_table", prediction="Ten ways, compiled and run: about 10 s on an H200.")
+    panels.run_button(
+        answer, key="fp8_table", prediction="Ten ways, compiled and run: about 10 s on an H200.", shortcut=None
+    )
     if answer.error:
         status.error(answer.error, icon=":material/dangerous:")
     rows, label = list(answer.results), None
@@ -112,8 +114,13 @@ def table(problem: Problem, device: Device | None, status: Any) -> Answer:
     if label:
         st.caption(f":material/history: Not measured here: {label}; {Problem.from_json(rows[0]['problem'])}")
     if rows:
-        shown = [{k: v if v is not None else MISSING for k, v in row.items()} for row in recipes.table(rows)]
-        panels.table(shown, alt_text="Each way with FP8: what came of it, kernel, dtypes, shape, difference to without")
+        off = "max difference"
+        shown = [{**row, off: charts.number(row[off])} for row in recipes.table(rows)]
+        panels.table(
+            shown,
+            alt_text="Each way with FP8: what came of it, kernel, dtypes, shape, difference to without",
+            **{"what came of it": st.column_config.TextColumn(width=520)},
+        )
         st.caption(
             "max difference: largest absolute difference of the outputs with and without FP8. A whole layer's is that "
             "of its output, to which the projections add theirs."
@@ -164,12 +171,15 @@ def speed(problem: Problem, device: Device | None, status: Any) -> Answer:
             kwargs={"problem": WIDE}, help="Moves the sidebar to the shape of the recording.",
         )  # fmt: skip
         said = f"the sidebar's shape at T = 512 … 16384, {len(points)} points, about {max(1, seconds):.0f} s predicted"
-        panels.run_button(answer, key="fp8_speed", prediction=said)
+        panels.run_button(answer, key="fp8_speed", prediction=said, shortcut=None)
     if answer.error:
         status.error(answer.error, icon=":material/dangerous:")
+    if device is not None:
+        for rule in support.broken("cudnn_fp8", base.but(q_len=max(SPEED_LENGTHS)), device, "doubt"):
+            st.caption(f":material/warning: {rule.sentence(base, device)} ({rule.sources[0]}).")
     found, label = _speed_records(answer)
     if label:
-        st.caption(f":material/history: Not measured here: {label}; {found[0].problem.but(q_len=1, kv_len=1)}")
+        st.caption(f":material/history: Not measured here: {label}; {_shape(found[0].problem)}")
     drawn = casts.points(found)
     if not drawn:
         st.caption(f"{MISSING} No point has a device time: this needs a GPU, or the recording.")
@@ -188,6 +198,10 @@ def speed(problem: Problem, device: Device | None, status: Any) -> Answer:
     _without_time([r for r in found if r.status != "ok"])
     others(found)
     return answer
+
+
+def _shape(p: Problem) -> str:
+    return f"B={p.batch} N={p.heads} K={p.kv_heads} H={p.head_dim} {p.dtype} {p.mask.name}"
 
 
 def _speed_records(answer: Answer) -> tuple[list[Record], str | None]:

@@ -14,7 +14,7 @@ from explorer.device import Device
 from explorer.engine import Call
 from explorer.problem import Problem, parse_list
 from explorer.record import Record
-from explorer.ui import jobs, panels
+from explorer.ui import jobs, machine, panels
 from explorer.ui.jobs import Answer
 
 LENGTHS = "128,256,512,1024,2048"
@@ -30,7 +30,7 @@ PROTOCOL = clock.LAB_SWEEP
 def here(device: Device | None) -> None:
     """Whether TransformerEngine can run in the worker, and if not: why, and how to get it."""
     if device is None:
-        st.caption(":material/hourglass_empty: The worker is loading its libraries.")
+        machine.starting()
         return
     problem = Problem(dtype="bfloat16", causal=True)
     why = BACKENDS["transformer_engine"].why_not(problem, device)
@@ -126,7 +126,7 @@ def recorded() -> tuple[list[Record], str]:
 def results(records: Sequence[Record], label: str | None) -> None:
     """Curve, table, kernels, and what has no time."""
     if label:
-        st.caption(f":material/history: Not measured here: {label}; {panels.problem_line(_without_length(records))}")
+        st.caption(f":material/history: Not measured here: {label}; {_shape(records[0].problem)}")
     rows = curves.labelled(record.rows(records), "q_len")
     on = _clock(rows)
     if any(row[on] is not None for row in rows):
@@ -144,8 +144,8 @@ def results(records: Sequence[Record], label: str | None) -> None:
     panels.exports(records, "transformer-engine")
 
 
-def _without_length(records: Sequence[Record]) -> Problem:
-    return records[0].problem
+def _shape(p: Problem) -> str:
+    return f"B={p.batch} N={p.heads} K={p.kv_heads} H={p.head_dim} {p.dtype} {p.mask.name}"
 
 
 def _clock(rows: Sequence[dict[str, Any]]) -> Clock:
