@@ -11,7 +11,8 @@ from explorer import backends, device, prove, support
 from explorer.cli.support import at_hand
 from explorer.problem import Problem
 
-pytestmark = pytest.mark.gpu
+# TransformerEngine warns of JAX's old names while it is traced; that is no error of ours
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 BF16 = Problem(dtype="bfloat16")
 
