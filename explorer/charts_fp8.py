@@ -28,7 +28,7 @@ BACKEND_OF = {"cudnn": "cudnn", "kernel": "cudnn_fp8", "casts": "cudnn_fp8"}
 
 
 def _stack(layers: list[Any], height: int) -> alt.LayerChart:
-    return alt.layer(*layers).properties(height=height)
+    return alt.layer(*layers).properties(height=height)  # pyright: ignore[reportReturnType]
 
 
 def number_line() -> alt.LayerChart:

@@ -120,7 +120,7 @@ def opened(page: str, **params: str) -> AppTest:
 
 def said(test: AppTest, pattern: str) -> bool:
     kinds = ("title", "markdown", "caption", "info", "warning", "error")
-    return any(re.search(pattern, str(e.value)) for kind in kinds for e in test.get(kind))
+    return any(re.search(pattern, str(e.value)) for kind in kinds for e in test.get(kind))  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_transformer_engine_page_shows_the_recording(shipped: Path) -> None:
