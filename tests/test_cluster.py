@@ -246,7 +246,7 @@ def test_a_sweep_through_the_browser(local: Local, page: Page) -> None:
 
 
 def test_few_visitors_for_a_few_seconds(local: Local) -> None:
-    """The load script, small; its figures for fifty visitors are in deploy/README.md."""
+    """The load script, small."""
     found = asyncio.run(load(local, options_of(["--visitors", "3", "--seconds", "5"])))
     assert found["right"] == found["visits"] >= 3
     assert found["turns"] >= 2 * found["right"]
