@@ -110,7 +110,8 @@ def timed(protocol: Protocol, here: Device | None) -> Protocol:
 def predicted_s(asked: Asked, here: Device) -> float:
     """A rough sum over the points that are not refused; compiling comes on top."""
     able = [p for p in asked.points if BACKENDS[p.backend].why_not(p.problem, here) is None]
-    return sum(measure.guess_seconds(p.problem, 1, on_gpu=here.is_gpu, protocol=asked.protocol) for p in able)
+    each = (measure.guess_seconds(p.problem, 1, on_gpu=here.is_gpu, protocol=asked.protocol) for p in able)
+    return sum(each, 0.0)
 
 
 def run(asked: Asked, *, page: str, status: Any) -> Sweep:
