@@ -33,7 +33,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, attend: Callable[..., Any]) -> None:
 @pytest.fixture(autouse=True)
 def _no_planted_programs() -> Iterator[None]:
     yield
-    for key in [key for key in measure.CACHE.builds if "planted" in key]:
+    for key in [key for key in measure.CACHE.builds if "planted" in str(key)]:
         del measure.CACHE.builds[key]
 
 

@@ -63,10 +63,16 @@ def _index(label: str, count: int, key: str) -> int:
 
 
 def _clamped(key: str, count: int, default: int) -> int:
-    """The state of a widget that comes later, brought into range(count)."""
-    value = st.session_state.setdefault(key, default)
-    if not 0 <= value < count:
-        st.session_state[key] = max(0, min(value, count - 1))
+    """The value of a bound widget that is drawn later, within range(count).
+
+    On a session's first run Streamlit fills the widget from the link when it is drawn, which is too late for what
+    stands above it: so the link is read here too.
+    """
+    if key not in st.session_state:
+        text = st.query_params.get(key, "")
+        st.session_state[key] = int(text) if text.isdecimal() and int(text) < count else default
+    if not 0 <= st.session_state[key] < count:
+        st.session_state[key] = max(0, min(st.session_state[key], count - 1))
     return st.session_state[key]
 
 
