@@ -20,7 +20,7 @@ LAB_VARIANTS = ("naive:float32", "xla:float32", "xla:bfloat16", "cudnn:bfloat16"
 class Question:
     """One row of the lab: where to look, what to predict, what to measure, and how to read it.
 
-    state: the page's own parameters, beside the shape. experiment runs in the worker with kwargs.
+    state: the page's own controls by key, beside the shape. experiment runs in the worker with kwargs.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Question:
     read: Callable[[Sequence[Any]], Answer]
     problem: Problem = LAB
     backends: tuple[str, ...] = ("naive", "xla", "cudnn")
-    state: dict[str, str] = field(default_factory=dict)
+    state: dict[str, bool | int | str] = field(default_factory=dict)
     seconds_on_cpu: int = 5
 
     def __post_init__(self) -> None:
@@ -131,7 +131,7 @@ QUESTIONS: tuple[Question, ...] = (
         choices={"first": "The first positions'", "middle": "The middle positions'", "last": "The last positions'"},
         experiment=recover.causal_difference,
         kwargs={"problem": LAB.but(batch=1, causal=True), "name": "xla"}, read=readings.read_causal,
-        problem=LAB.but(q_len=48, kv_len=48, causal=True),
+        problem=LAB.but(q_len=48, kv_len=48, causal=True), state={"masks_window": False, "masks_padding": False},
     ),
     Question(
         name="window", row=6, title="A mask that is not obeyed", page="masks.py",
@@ -139,7 +139,8 @@ QUESTIONS: tuple[Question, ...] = (
         ask="A window of 16 keys to the left, without causal: do all the backends that run here obey it?",
         choices={"obey": "Yes, all of them", "not": "No, one lets later keys in"},
         experiment=recover.trap, kwargs={"name": "window"}, read=readings.read_window,
-        problem=LAB.but(q_len=48, kv_len=48), state={"masks_window": "true", "masks_left": "16", "masks_right": "0"},
+        problem=LAB.but(q_len=48, kv_len=48),
+        state={"masks_window": True, "masks_left": 16, "masks_right": 0, "masks_padding": False},
     ),
     Question(
         name="no-key", row=6, title="A query that sees no key", page="masks.py",
@@ -147,7 +148,7 @@ QUESTIONS: tuple[Question, ...] = (
         ask="All keys are padding, so the softmax is 0/0. What does XLA's attention give?",
         choices={"nan": "NaN", "zeros": "Zeros", "mean": "The mean of all values, as if nothing were masked"},
         experiment=recover.trap, kwargs={"name": "length-0"}, read=readings.read_no_key,
-        problem=LAB.but(q_len=48, kv_len=48), state={"masks_padding": "true", "masks_valid": "0"},
+        problem=LAB.but(q_len=48, kv_len=48), state={"masks_padding": True, "masks_valid": 0, "masks_window": False},
     ),
     Question(
         name="fastest-128", row=7, title="Benchmark", page="live.py",

@@ -39,7 +39,7 @@ def until(test: AppTest, ready: Callable[[AppTest], bool]) -> AppTest:
 
 def texts(test: AppTest) -> list[str]:
     kinds = ("title", "markdown", "caption", "info", "warning", "error", "success", "latex")
-    return [str(element.value) for kind in kinds for element in test.get(kind)]
+    return [str(element.value) for kind in kinds for element in test.get(kind)]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def said(test: AppTest, pattern: str) -> bool:
@@ -303,11 +303,9 @@ def test_progress_comes_from_the_link_and_stays_on_other_pages() -> None:
     assert "path" not in test.query_params
 
 
-def test_links_carry_the_lab_s_values() -> None:
-    from explorer.ui import path as path_page
-
-    question = path.BY_NAME["window"]
-    parameters = dict(path_page.parameters(question))
-    assert parameters["masks_left"] == "16"
-    assert parameters["q_len"] == "48"
-    assert parameters["causal"] == "false"
+def test_the_row_s_page_opens_with_the_lab_s_values() -> None:
+    test = opened("start.py", q_len="300", causal="true")
+    test.button(key="path_go_window").click().run()
+    test.button(key="path_look").click().run()
+    assert not test.exception
+    assert said(test, r"\*\*window 16,0\*\* mask, T=48, S=48")

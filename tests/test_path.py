@@ -101,7 +101,10 @@ def test_the_fastest_is_what_was_measured(numbers: tuple[Any, ...], right: str) 
 
 
 def test_times_that_cannot_be_told_apart_are_both_right() -> None:
-    noisy = [timed(np.linspace(1, 2, 9), spec="naive:float32"), timed(np.linspace(1.1, 2.1, 9), spec="xla:float32")]
+    noisy = [
+        timed(np.linspace(1, 2, 9).tolist(), spec="naive:float32"),
+        timed(np.linspace(1.1, 2.1, 9).tolist(), spec="xla:float32"),
+    ]
     found = path.score(BY_NAME["fastest-128"], "xla:float32", noisy)
     assert found.is_right
     assert found.right_labels == ("Naive, float32", "XLA, float32")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import parse_qsl
 
 import streamlit as st
 
 from explorer import charts_steps, path
 from explorer.path import QUESTIONS, Done, Question, Score
-from explorer.ui import jobs, link, panels, progress, shell
+from explorer.ui import controls, jobs, panels, progress, shell
 from explorer.ui.jobs import Answer
 
 FORMULA = r"\mathrm{attention}(q, k, v) = \mathrm{softmax}\!\left(\frac{q\,k^{\top}}{\sqrt{H}}\right) v"
@@ -139,25 +138,26 @@ def _verdict(question: Question, choice: str, found: Score) -> None:
 def _look(question: Question) -> None:
     """The page of the row, with the lab's values set."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        _page_link(question, "Look at it")
+        _page_button(question, "Look at it", key="path_look")
         st.caption(question.look)
 
 
-def _page_link(question: Question, label: str) -> None:
-    """A link that sets the shape, the backends and the page's own controls."""
+def _page_button(question: Question, label: str, *, key: str) -> None:
+    """Goes to the row's page with its values set.
+
+    Not a link: within a session, what the widgets hold wins over what a link asks for.
+    """
     if not shell.exists(question.page):
         return
-    st.page_link(
-        shell.page(question.page), label=label, icon=":material/open_in_new:",
-        query_params=parameters(question),
-    )  # fmt: skip
+    if st.button(label, icon=":material/arrow_outward:", type="tertiary", key=key, on_click=set_up, args=(question,)):
+        st.switch_page(shell.page(question.page))
 
 
-def parameters(question: Question) -> list[tuple[str, str]]:
-    """The address of the row's page: the lab's values, the page's own state, and the progress."""
-    done = path.write_progress(progress.done())
-    kept = [(progress.PARAMETER, done)] if done else []
-    return [*parse_qsl(link.write(question.problem, question.backends)), *question.state.items(), *kept]
+def set_up(question: Question) -> None:
+    """In a callback: the shape and the backends of the sidebar, and the page's own controls."""
+    controls.set_to(question.problem, question.backends)
+    for name, value in question.state.items():
+        st.session_state[name] = value
 
 
 def contents() -> None:
@@ -172,5 +172,5 @@ def contents() -> None:
         )  # fmt: skip
         look.caption(question.look)
         with page:
-            _page_link(question, "Page")
+            _page_button(question, "Page", key=f"path_page_{question.name}")
     st.caption("Step 14 of the lab, the deployment, is in deploy/README.md: the same way for this app.")
