@@ -15,8 +15,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 # DESIGN's order: none of these may reach, directly or through others, one that stands after it.
 ORDER = (
-    "masks", "problem", "record", "cost", "device", "support", "backends", "numerics", "evidence", "memory", "clock",
-    "measure", "engine", "metrics", "access", "recordings", "charts", "ui", "cli", "__main__",
+    "masks", "problem", "record", "cost", "device", "support", "backends", "numerics", "steps", "evidence", "memory",
+    "clock", "measure", "recover", "heads", "experiments", "readings", "path", "engine", "metrics", "access",
+    "recordings", "charts", "charts_steps", "charts_masks", "charts_heads", "ui", "cli", "__main__",
 )  # fmt: skip
 HEAVY = ("jax", "jaxlib", "flax", "transformer_engine")
 
