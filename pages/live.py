@@ -10,6 +10,7 @@ st.title("Live run")
 st.caption("Every chosen backend computes the same attention, here and now, and is checked against the exact result.")
 problem, backends = controls.current()
 st.markdown(panels.problem_line(problem))
+live.notice()
 
 plan = live.plan(problem, backends)
 button, status, comparison, result = st.container(), st.container(), st.container(), st.container()
@@ -28,7 +29,7 @@ answer = jobs.ask(
     status=status,
 )
 with button:
-    panels.run_button(answer, key="live_run", prediction=plan.sentence)
+    panels.run_button(answer, key="live_run", prediction=live.told(plan, answer))
 if answer.error:
     status.error(answer.error, icon=":material/dangerous:")
 records, before, second = answer.results, st.session_state.get("live_shown"), None

@@ -354,3 +354,16 @@ def test_this_machine() -> None:
         assert any("No NVIDIA GPU here" in str(info.proto) for info in test.info)  # a notice
         assert not test.error
         assert said(test, "cuDNN attention needs an NVIDIA GPU")
+
+
+# --- on a GPU
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_live_run_shows_each_backend_with_its_kernels() -> None:
+    test = live(dtype="bfloat16", q_len="2048", kv_len="2048", backend=["naive", "xla", "cudnn"])
+    assert not test.exception
+    found = results(test)
+    assert {name: made.status for name, made in found.items()} == {"naive": "ok", "xla": "ok", "cudnn": "ok"}
+    assert found["cudnn"].evidence["verdict"] == "fused"
+    assert all(made.evidence["proven"] and made.timing.device_ms for made in found.values())

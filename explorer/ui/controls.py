@@ -151,7 +151,7 @@ def _size(size: Size, *, disabled: bool = False, bound: bool = True) -> int:
     name, default = size.name, getattr(DEFAULT, size.name)
     now = st.session_state.get(name, default)
     value = st.select_slider(
-        f"**{AXIS_LETTERS[name]}**  {size.label}", sorted({*size.stops, default, now}), value=default, key=name,
+        f"{AXIS_LETTERS[name]} · {size.label}", sorted({*size.stops, default, now}), value=default, key=name,
         disabled=disabled, bind="query-params" if bound else None, on_change=_settle, args=(name,),
         help=f"{size.help} `{name}`",
     )  # fmt: skip
@@ -219,7 +219,7 @@ def _kv_heads(heads: int) -> None:
     if st.session_state.get("kv_heads") not in options:
         st.session_state["kv_heads"] = heads
     st.select_slider(
-        "**K**  k/v heads", options if len(options) > 1 else [1, 1], value=heads, key="kv_heads", bind="query-params",
+        "K · k/v heads", options if len(options) > 1 else [1, 1], value=heads, key="kv_heads", bind="query-params",
         disabled=len(options) == 1, on_change=_kv_heads_chosen,
         help="Divisors of N. K = N: multi-head (MHA); between: grouped queries (GQA); 1: multi-query (MQA). `kv_heads`",
     )  # fmt: skip

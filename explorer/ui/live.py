@@ -44,6 +44,23 @@ class Plan:
         return f"{about}; {how}."
 
 
+def told(plan: Plan, answer: Answer) -> str:
+    """Before a run: what it will cost. After it: when, where, how long it took, and what was predicted."""
+    job = answer.job
+    if job is None or not answer.is_over or job.started is None or job.finished is None or not answer.results:
+        return plan.sentence
+    taken = job.finished - job.started
+    return f"measured {answer.results[-1].time} in {taken:.1f} s on {plan.where}; {plan.seconds:.1f} s were predicted."
+
+
+def notice() -> None:
+    """Where there is no GPU: whose times these are."""
+    here = jobs.device()
+    if here is not None and not here.is_gpu:
+        whose = f"All times are this CPU's own ({here.name}); backends that need a GPU say so."
+        st.caption(f":material/info: No NVIDIA GPU here. {whose}")
+
+
 def plan(problem: Problem, names: Sequence[str]) -> Plan:
     """By what is known of the worker's device; a CPU's pace before that is known."""
     here = jobs.device()
