@@ -80,7 +80,7 @@ if find_spec("jaxtyping") and find_spec("beartype"):
     # loads JAX must not find it there already.
     if hasattr(jaxtyping._decorator, "_tb_flag"):
         jaxtyping._decorator._tb_flag = False
-    jaxtyping.install_import_hook("explorer", "beartype.beartype")
+    jaxtyping.install_import_hook("explorer", "shapes.checked")
 
 
 def pytest_configure(config: pytest.Config) -> None:

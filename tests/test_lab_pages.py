@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -67,7 +66,6 @@ def test_steps_shows_four_arrays_and_one_query() -> None:
     assert said(test, r"Query 5 sees 16 keys, .* its weights sum to 1\.000")
     assert said(test, "largest difference .*e-1[5-7], rounding alone")
     assert said(test, r"naive moves 12 MiB, fused 4 MiB: 3\.0 times less")
-    assert "jax" not in sys.modules
 
 
 def test_stepping_forward_and_back() -> None:
@@ -129,7 +127,6 @@ def test_steps_takes_every_corner(params: dict[str, str]) -> None:
     test = opened("steps.py", **params)
     assert not test.exception
     assert charts(test) == 11
-    assert "jax" not in sys.modules
 
 
 @pytest.mark.parametrize(("selection", "row"), [

@@ -1,6 +1,6 @@
-"""Memory over many shapes: python tests/bench/many_shapes.py [SHAPES]. Exit 1 if the worker or the server keeps growing.
+"""Memory over many shapes: python tests/bench/many_shapes.py [SHAPES]. Exit 1 if the worker or the server grows on.
 
-Every shape is new, so every run compiles; the cache of compiled programs is bounded, and past its size memory must be too.
+Every shape is new, so every run compiles; the cache of compiled programs is bounded, and past its size memory must be.
 """
 
 from __future__ import annotations

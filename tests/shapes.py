@@ -1,0 +1,5 @@
+"""The type checker of tests: shapes and types of every call into explorer, by beartype; an int may stand for a float."""
+
+from beartype import BeartypeConf, beartype
+
+checked = beartype(conf=BeartypeConf(is_pep484_tower=True))
