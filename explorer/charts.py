@@ -135,7 +135,7 @@ def bars(rows: Sequence[Row], clock: Clock = "wall_ms") -> alt.LayerChart:
         x="end:Q", text="text:N", color=alt.value(NEUTRAL)
     )
     figure = figure.transform_calculate(end="max(datum.ms, datum.p90)")
-    return alt.layer(bar, whisker, figure).properties(height=44 * len(kept) + 10)
+    return alt.LayerChart(layer=[bar, whisker, figure]).properties(height=44 * len(kept) + 10)
 
 
 def heatmap(
@@ -178,7 +178,7 @@ def heatmap(
         scale_only = base.mark_point(opacity=0).encode(
             x="x:Q", y="y:Q", color=alt.Color("value:Q", scale=scale, legend=colour_axis)
         )
-        return alt.layer(image, scale_only).properties(**shape)
+        return alt.LayerChart(layer=[image, scale_only]).properties(**shape)
     i, j = np.indices(array.shape)
     cells = [
         {"r": int(r), "c": int(c), "v": float(f"{v:.4g}") if np.isfinite(v) else str(v)}

@@ -97,8 +97,8 @@ def run(
 def _on_wall(calls: list[tuple[Any, Any]], protocol: Protocol, cancelled: Callable[[], bool]) -> Duel:
     pacer = clock.pacer_of(protocol, Sensors())
     times: tuple[list[float], list[float]] = ([], [])
-    started = clock.time.perf_counter()
-    for turn in itertools.count():
+    started, turn = clock.time.perf_counter(), 0
+    while True:
         for (call, arguments), kept in zip(calls, times, strict=True):
             if cancelled():
                 raise clock.Cancelled
@@ -107,7 +107,7 @@ def _on_wall(calls: list[tuple[Any, Any]], protocol: Protocol, cancelled: Callab
                 kept.append(took_ms)
             if pacer is not None:
                 pacer.rest(took_ms)
-        spent_s = clock.time.perf_counter() - started
+        turn, spent_s = turn + 1, clock.time.perf_counter() - started
         if len(times[0]) >= protocol.repeats or (times[0] and spent_s > protocol.limit_s):
             return Duel(clock="wall", a_ms=tuple(times[0]), b_ms=tuple(times[1]))
 

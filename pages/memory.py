@@ -15,7 +15,8 @@ if asked is not None:
     answer = footprint.run(asked, status)
     edges = footprint.edges_of(backends, problem, asked.room_bytes)
     here, records = jobs.device(), footprint.recorded()
-    left, right = st.columns(2, gap="large") if records and not (here and here.is_gpu) else (st.container(), st.container())
+    is_beside = records and not (here and here.is_gpu)
+    left, right = st.columns(2, gap="large") if is_beside else (st.container(), st.container())
     with left:
         st.subheader(f"Here: {here.name if here else 'this machine'}")
         footprint.view(footprint.rows_of(asked, answer.results), key="live", edges=edges)

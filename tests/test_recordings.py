@@ -52,14 +52,21 @@ def _medians(raw: dict[str, Any], where: str) -> None:
 
 
 def _verdict(raw: dict[str, Any], where: str) -> None:
+    """The verdict follows from the stored error and budget; where a mask was recovered, it rests on the cells too."""
     accuracy = raw["accuracy"]
-    if accuracy is None or accuracy.get("verdict") not in ("agrees", "disagrees") or "recovered" in accuracy:
+    if raw["status"] in ("ok", "disagrees"):
+        assert (raw["status"] == "ok") == (accuracy["verdict"] == "agrees"), where
+    if accuracy is None:
         return
     error, budget = accuracy["max_abs_error"], accuracy["budget"]
-    if error is not None and budget is not None and accuracy["verdict"] == "agrees":
-        assert error <= budget, where
-    if raw["status"] == "ok":
-        assert accuracy["verdict"] == "agrees", where
+    assert budget >= 0, where  # without a visible key the result is exactly 0
+    if error is None:
+        assert accuracy["verdict"] == "not checked", where
+        assert accuracy["reference"] or raw["reason"], where
+    elif "recovered" in accuracy:
+        assert error <= budget or accuracy["verdict"] == "disagrees", where
+    else:
+        assert (error <= budget) == (accuracy["verdict"] == "agrees"), where
 
 
 def _costs(raw: dict[str, Any], record: Record, where: str) -> None:

@@ -107,14 +107,15 @@ def rows_of_records(records: Iterable[Record]) -> list[dict[str, Any]]:
     rows = []
     for made in records:
         found = made.memory or {}
-        parts: list[int] = [found[name] for name in ("argument_bytes", "output_bytes", "temp_bytes") if found.get(name)]
+        parts = [found.get(name) for name in ("argument_bytes", "output_bytes", "temp_bytes")]
+        known: list[int] = [size for size in parts if size is not None]
         rows.append(
             {
                 "backend": made.backend,
                 "dtype": made.problem.dtype,
                 "q_len": made.problem.q_len,
                 "formula_bytes": peak.formula(made.backend, made.problem),
-                "compiler_bytes": sum(parts) if len(parts) == 3 else None,
+                "compiler_bytes": sum(known) if len(known) == len(parts) else None,
                 "peak_bytes": found.get("peak_bytes"),
                 "outcome": "fits" if made.status == "ok" else made.status,
                 "reason": made.reason or found.get("peak_reason"),

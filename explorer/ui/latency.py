@@ -386,8 +386,8 @@ def suspects(rows: Sequence[dict[str, Any]]) -> None:
 
 def panels_reasons(rows: list[dict[str, Any]], axis: str) -> None:
     """Points without a time, those with one reason together."""
-    for i, gap in enumerate(curves.reasons(rows, axis)):
-        with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"gap-{id(rows)}-{i}"):
+    for gap in curves.reasons(rows, axis):
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             st.html(f"{panels.tag(gap['backend'])}", width="content")
             st.markdown(panels.badge(gap["status"]), width="content")
             st.caption(f"{gap['where']}: {gap['reason']}", width="stretch")
