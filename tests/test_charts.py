@@ -61,7 +61,8 @@ def test_the_theme_gives_each_backend_its_colour(mode: charts.Mode) -> None:
 
 
 def test_colours_don_t_move_with_what_is_shown() -> None:
-    scales = [charts.backend_colour(rows).to_dict()["scale"] for rows in (ROWS, ROWS[1:2])]
+    drawn: list[Any] = [charts.backend_colour(rows).to_dict() for rows in (ROWS, ROWS[1:2])]
+    scales = [one["scale"] for one in drawn]
     assert scales[0] == scales[1] == {"domain": list(BACKENDS)}
 
 

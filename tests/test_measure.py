@@ -158,7 +158,7 @@ def planted() -> Iterator[dict[str, Any]]:
     BACKENDS["planted"] = Lenient(name="planted", label="Planted", attend=attend, about="a test's own")
     yield holder
     del BACKENDS["planted"]
-    for key in [k for k in measure.CACHE.builds if "planted" in k]:
+    for key in [k for k in measure.CACHE.builds if "planted" in str(k)]:
         del measure.CACHE.builds[key]
 
 

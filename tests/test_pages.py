@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -43,7 +44,7 @@ def _switched(test: AppTest, page: str) -> AppTest:
     return test.switch_page(f"pages/{page}").run()
 
 
-def until(test: AppTest, ready: Callable[[AppTest], bool]) -> AppTest:
+def until(test: AppTest, ready: Callable[[AppTest], Any]) -> AppTest:
     """AppTest runs no timed fragment: what that would do is done here."""
     end = time.monotonic() + WAIT_S
     while not ready(test):
@@ -54,7 +55,7 @@ def until(test: AppTest, ready: Callable[[AppTest], bool]) -> AppTest:
 
 
 def texts(test: AppTest) -> list[str]:
-    return [str(element.value) for kind in ("title", "markdown", "caption", "info", "warning", "error")
+    return [str(getattr(element, "value", "")) for kind in ("title", "markdown", "caption", "info", "warning", "error")
             for element in test.get(kind)]  # fmt: skip
 
 
@@ -94,8 +95,16 @@ def test_every_page_stands_in_the_frame() -> None:
 
 
 def test_the_server_process_has_no_jax() -> None:
-    quiet()
-    assert "jax" not in sys.modules
+    """In a process of its own: other tests of this one load JAX themselves."""
+    code = (
+        "import sys; sys.path[:0] = ['.', 'tests']\n"
+        "import test_pages\n"
+        "assert test_pages.quiet().title\n"
+        "print('jax' in sys.modules)\n"
+        "test_pages.jobs.engine().close()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=100)
+    assert done.stdout.split() == ["False"], done.stderr
 
 
 def test_a_page_run_alone_comes_back_inside_the_shell() -> None:
@@ -195,7 +204,7 @@ def test_no_backend_is_a_polite_stop() -> None:
 
 def test_the_link_carries_what_is_shown() -> None:
     test = app(batch="1", head_dim="1", heads="1", q_len="100", backend=["xla"]).run()
-    link = next(block.value for block in test.sidebar.get("code"))
+    link = next(getattr(block, "value", "") for block in test.sidebar.get("code"))
     assert "q_len=100" in link
     assert "backend=xla" in link
     assert "v=1" in link
@@ -347,7 +356,7 @@ def test_this_machine() -> None:
     assert not test.exception
     assert [metric.label for metric in test.metric][:1] in (["CPU"], ["GPU"])
     for backend in BACKENDS.values():
-        assert any(backend.label in element.value for element in test.get("html") if hasattr(element, "value")) or said(
+        assert any(backend.label in getattr(element, "value", "") for element in test.get("html")) or said(
             test, "ready"
         )
     if test.metric[0].label == "CPU":

@@ -38,7 +38,7 @@ def main(args: argparse.Namespace) -> int:
     # What follows the axis is decided by what was given, not by what happens to be equal
     chosen: dict[Any, None] = {}
     for value in values:
-        changes = {args.axis: value}
+        changes: dict[str, Any] = {args.axis: value}
         point = problem_of(args, **changes)
         for one in sweep.points(point, specs, axis=args.axis, values=[value], follow=False, tokens=args.tokens):
             chosen[one] = None

@@ -165,7 +165,7 @@ def outputs(problem: Problem, records: Sequence[Record], status: Any) -> Answer 
 
 
 def _pictures(problem: Problem, one: str, other: str, first: np.ndarray, second: np.ndarray) -> None:
-    words = {"rows": "query position", "columns": "head dimension"}
+    words: dict[str, Any] = {"rows": "query position", "columns": "head dimension"}
     off = first - second
     left, right = st.columns(2)
     with left:

@@ -255,9 +255,10 @@ def tensors(problem: Problem) -> list[dict[str, Any]]:
     return rows
 
 
-def chart(drawing: Callable[[], alt.TopLevelMixin] | alt.TopLevelMixin, *, say: str, key: str | None = None) -> None:
+def chart(drawing: Callable[[], Any] | alt.TopLevelMixin, *, say: str, key: str | None = None) -> None:
     """A chart with its words. width follows the page."""
-    st.altair_chart(drawing() if callable(drawing) else drawing, alt=say, key=key, width="stretch")
+    shown: Any = drawing() if callable(drawing) else drawing
+    st.altair_chart(shown, alt=say, key=key, width="stretch")
 
 
 def exports(records: Sequence[Record], name: str) -> None:
