@@ -50,7 +50,7 @@ def test_pairs_without_a_partner_are_refused() -> None:
 
 @pytest.mark.parametrize("specs", [["naive"], ["naive", "naive"], []])
 def test_two_different_backends_are_needed(specs: list[str]) -> None:
-    with pytest.raises(ValueError, match="different|at least one|comparison needs"):
+    with pytest.raises(ValueError, match=r"different|at least one|comparison needs"):
         versus.run(TINY.to_json(), specs)
 
 
