@@ -93,7 +93,10 @@ def backend_shape(rows: Iterable[Row], *, field: str = "backend", legend: bool =
 
 def _legend(rows: Iterable[Row]) -> alt.Legend:
     """Full colours, also where the first layer is a pale band."""
-    return alt.Legend(title=None, values=present(rows), orient="top", labelExpr=_label_expr(), symbolOpacity=1)
+    few = alt.ExprRef("width < 340 ? 2 : 0")  # a narrow chart would cut one long line off; 0 is one line
+    return alt.Legend(
+        title=None, values=present(rows), orient="top", labelExpr=_label_expr(), symbolOpacity=1, columns=few
+    )
 
 
 def _label_expr() -> str:
