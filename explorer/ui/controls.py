@@ -108,6 +108,20 @@ def set_to(problem: Problem | None = None, backends: Sequence[str] | None = None
         state["backend"] = list(backends)
 
 
+def held(key: str, low: int, high: int, default: int) -> int:
+    """The value of a bound widget that is drawn later, within low … high.
+
+    On a session's first run Streamlit fills the widget from the link when it is drawn, which is too late for what
+    stands above it, and skips a value equal to the widget's own default: so the link is read here too.
+    """
+    if key not in st.session_state:
+        text = st.query_params.get(key, "")
+        st.session_state[key] = int(text) if text.isdecimal() and low <= int(text) <= high else default
+    if not low <= st.session_state[key] <= high:
+        st.session_state[key] = max(low, min(st.session_state[key], high))
+    return st.session_state[key]
+
+
 def share_link() -> str:
     """The whole address that opens what is shown now, in any browser that reaches this server."""
     problem, names = peek()

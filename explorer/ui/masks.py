@@ -12,7 +12,7 @@ import streamlit as st
 from explorer import charts, charts_masks, recordings, recover
 from explorer.problem import Problem
 from explorer.recover import CASES, TRAPS, Recovered
-from explorer.ui import jobs, panels
+from explorer.ui import controls, jobs, panels
 from explorer.ui.jobs import Answer
 
 RECORDING = "masks"
@@ -86,8 +86,7 @@ def view(problem: Problem) -> Problem:
 
 
 def _keys(label: str, key: str, most: int, default: int, *, disabled: bool) -> int:
-    if st.session_state.setdefault(key, default) > most:
-        st.session_state[key] = most
+    controls.held(key, 0, most, default)
     return st.slider(label, 0, most, key=key, bind="query-params", disabled=disabled, width=230)
 
 

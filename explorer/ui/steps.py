@@ -11,7 +11,7 @@ import streamlit as st
 from explorer import charts, charts_steps, heads, steps
 from explorer.problem import Problem
 from explorer.steps import Block, Steps
-from explorer.ui import panels
+from explorer.ui import controls, panels
 
 FORMULA = r"\mathrm{softmax}\!\left(\frac{q\,k^{\top}}{\sqrt{H}}\right) v"
 ONLINE = (
@@ -54,26 +54,13 @@ def view(problem: Problem) -> View:
     shown = steps.shown(problem, tokens)
     q, k, v = steps.inputs(shown, kind, batch=batch, head=head)
     found = steps.apart(q, k, v, mask=shown.mask, scale=steps.scale_of(scale, shown.head_dim))
-    return View(problem=shown, found=found, kind=kind, scale=scale, row=_clamped(ROW, tokens, min(5, tokens - 1)))
+    row = controls.held(ROW, 0, tokens - 1, min(5, tokens - 1))
+    return View(problem=shown, found=found, kind=kind, scale=scale, row=row)
 
 
 def _index(label: str, count: int, key: str) -> int:
-    _clamped(key, count, 0)
+    controls.held(key, 0, count - 1, 0)
     return st.number_input(label, 0, count - 1, key=key, bind="query-params", disabled=count == 1)
-
-
-def _clamped(key: str, count: int, default: int) -> int:
-    """The value of a bound widget that is drawn later, within range(count).
-
-    On a session's first run Streamlit fills the widget from the link when it is drawn, which is too late for what
-    stands above it: so the link is read here too.
-    """
-    if key not in st.session_state:
-        text = st.query_params.get(key, "")
-        st.session_state[key] = int(text) if text.isdecimal() and int(text) < count else default
-    if not 0 <= st.session_state[key] < count:
-        st.session_state[key] = max(0, min(st.session_state[key], count - 1))
-    return st.session_state[key]
 
 
 def arrays(seen: View) -> None:
@@ -162,13 +149,12 @@ def online(seen: View, whole: Problem) -> None:
     """The online softmax of the followed query, block by block, and the bytes that it saves."""
     p, f = seen.problem, seen.found
     longest = p.kv_len
-    if st.session_state.setdefault(BLOCK, min(4, longest)) > longest:
-        st.session_state[BLOCK] = longest
+    controls.held(BLOCK, 1, longest, min(4, longest))
     block = 1
     if longest > 1:
         block = st.slider("**Keys in a block**", 1, longest, key=BLOCK, bind="query-params", width=300)
     blocks = steps.online(f.q, f.k, f.v, mask=p.mask, scale=f.scale, block=block)
-    _clamped(AT, len(blocks), 0)
+    controls.held(AT, 0, len(blocks) - 1, 0)
     shown = _stepper("**Block**", len(blocks), AT, back="B", forward="F", help="How far the kernel is.")
     left, right = st.columns([3, 2], gap="large")
     with left:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 READY = "[data-testid='stApp'][data-test-script-state='notRunning']"
-WAIT_MS = 180_000
+WAIT_MS = 60_000
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -56,6 +56,15 @@ def test_a_question_with_the_keyboard_alone(server: Any, page: Page) -> None:
     page.locator(".st-key-path_next button").focus()
     page.keyboard.press("Enter")
     page.locator(".st-key-path_choice_auto").wait_for()
+
+
+def test_the_row_s_page_opens_with_its_values(server: Any, page: Page) -> None:
+    opened(page, f"{server.url}/?q_len=300&causal=true")
+    page.locator(".st-key-path_go_window button").click()
+    page.get_by_role("heading", name="7. A mask that is not obeyed").wait_for()
+    page.locator(".st-key-path_look button").click()
+    page.get_by_role("heading", name="Masks", level=1).wait_for()
+    page.get_by_text("window 16,0 mask, T=48, S=48").first.wait_for()
 
 
 def test_progress_comes_back_with_the_link(server: Any, page: Page) -> None:
