@@ -158,7 +158,7 @@ def test_a_sweep_of_refused_points_shows_the_reasons() -> None:
 
 def test_cancel_keeps_what_was_measured_and_marks_the_rest() -> None:
     test = opened("latency.py", **{**OWN, "batch": "4", "heads": "8", "head_dim": "64"})
-    test.text_input(key="latency_values_q_len").set_value("24,512,640,768,896,1024").run()
+    test.text_input(key="latency_values_q_len").set_value("24,512,640,768").run()
     test.button(key="latency_run").click().run()
     job = of_link(test)
     until(test, lambda _: records_of(job))
@@ -168,7 +168,7 @@ def test_cancel_keeps_what_was_measured_and_marks_the_rest() -> None:
     assert job.state == "cancelled"
     (first, *_) = records_of(job)
     assert (first.problem.q_len, first.status) == (24, "ok")
-    assert said(test, r"^Incomplete: [1-5] of 6 points were measured")
+    assert said(test, r"^Incomplete: [1-3] of 4 points were measured")
     assert said(test, "cancelled")
     assert charts(test) >= 1
 
