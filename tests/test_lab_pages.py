@@ -150,19 +150,24 @@ def verdicts_in(test: AppTest) -> bool:
     return charts(test) >= 3 and said(test, "mask, T=") and not said(test, "hourglass_empty: waiting")
 
 
+def badges(test: AppTest) -> list[str]:
+    """Those of the chosen backends come first, then those of the traps and the recorded pairs."""
+    return [m.value for m in test.main.markdown if re.match(r":\w+-badge\[", m.value)]
+
+
 def test_masks_as_meant_here() -> None:
     test = until(opened("masks.py", q_len="24", head_dim="16", causal="true"), verdicts_in)
     assert not test.exception
     assert said(test, r"\*\*causal\*\* mask, T=24, S=24. 300 of 576 pairs are seen, 52%")
     assert said(test, "Weights off by .* allowed; 2 calls")
     assert said(test, "cuDNN attention needs an NVIDIA GPU") or said(test, "float16 or bfloat16")
-    assert not said(test, "leaks")
+    assert [re.sub(r".*: |\]", "", badge) for badge in badges(test)[:3]] == ["as meant", "as meant", "refused"]
 
 
 def test_a_planted_off_by_one_is_seen_by_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recover, "each", planted.each)
     test = until(opened("masks.py", q_len="17", head_dim="16", causal="true", backend="xla"), verdicts_in)
-    assert said(test, ":red-badge.*leaks")
+    assert re.match(":red-badge.*leaks", badges(test)[0])
     assert said(test, "query 0 sees hidden key 1")
 
 
