@@ -1,4 +1,4 @@
-"""The type checker of tests: shapes and types of every call into explorer, by beartype; an int may stand for a float."""
+"""The type checker of the tests: shapes and types of every call into explorer; an int may stand for a float."""
 
 from beartype import BeartypeConf, beartype
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 READY = "[data-testid='stApp'][data-test-script-state='notRunning']"
-WAIT_MS = 60_000
+WAIT_MS = 100_000
 
 pytestmark = pytest.mark.timeout(900)
 
