@@ -166,6 +166,7 @@ def records(job: Any) -> list[Record]:
 
 
 def test_a_sweep_stays_on_a_worker_while_another_visitor_has_the_other(engine: Engine) -> None:
+    wait_for(lambda: sum(not each.is_busy for each in engine.stats().workers) == 2, 60)
     sweep = engine.submit_many([point(seed, LONG) for seed in range(6)], visitor="a")
     wait_for(lambda: sweep.state == "running", 60)
     other = engine.submit_many([point(seed, SHORT) for seed in (100, 101)], visitor="b")

@@ -272,7 +272,7 @@ def _summary() -> None:
     notices: dict[str, str] = st.session_state[NOTICES]
     if notices:
         st.warning(
-            "\n".join(f"- {sentence}" for sentence in notices.values()) + "\n\nThe controls show what is used instead.",
+            "\n".join(f"- {sentence}" for sentence in notices.values()) + "\n\nWhat the controls show counts instead.",
             title="Something that was asked for doesn't exist here",
             icon=":material/link_off:",
         )

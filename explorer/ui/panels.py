@@ -171,7 +171,7 @@ def time_lines(found: Record) -> list[str]:
         on_device = f"{MISSING} ({timing.device_reason or 'not measured'})"
     else:
         on_device = f"**{charts.ms(timing.device_ms.median)}** ({spread(timing.device_ms)})"
-    built = "kept from before" if timing.cache_hit else "just now"
+    built = "kept from before" if timing.cache_hit else "read from disk" if timing.disk_hit else "for this run"
     return [
         f"p10 – p90: {spread(timing.wall_ms)}",
         f"Device clock: {on_device}",
