@@ -132,7 +132,9 @@ def bars(rows: Sequence[Row], clock: Clock = "wall_ms") -> alt.LayerChart:
         ],
     )
     room = 1.15 * max((max(row["ms"], row["p90"]) for row in kept), default=1.0)  # for the figure at a bar's end
-    x = alt.X("ms:Q", title=f"ms a call, {CLOCKS[clock]} (shorter is better)", scale=alt.Scale(domain=[0, room]))
+    x = alt.X(
+        "ms:Q", title=f"ms a call, {CLOCKS[clock]} (shorter is better)", scale=alt.Scale(domain=[0, room], zero=True)
+    )
     bar = base.mark_bar(height={"band": 0.55}, cornerRadiusEnd=2).encode(x=x, color=backend_colour(kept, legend=False))
     whisker = base.mark_rule(strokeWidth=1.5).encode(x="p10:Q", x2="p90:Q", color=alt.value(NEUTRAL))
     figure = base.mark_text(align="left", dx=8, fontWeight=600).encode(
