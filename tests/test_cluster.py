@@ -10,7 +10,6 @@ import contextlib
 import gzip
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -32,11 +31,10 @@ from explorer.clock import Protocol
 from explorer.engine import Call, Engine
 from explorer.problem import Problem
 from explorer.record import Record
-from tests.load.__main__ import load, options_of, waits
 from tests.load.visitor import Visitor, cookie
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    pass
 
 pytestmark = pytest.mark.timeout(400)  # a loaded machine starts four processes slowly
 NGINX = shutil.which("nginx")
@@ -165,20 +163,6 @@ def records(job: Any) -> list[Record]:
     return [result for result in job.results if isinstance(result, Record)]
 
 
-def test_a_sweep_stays_on_a_worker_while_another_visitor_has_the_other(engine: Engine) -> None:
-    wait_for(lambda: sum(not each.is_busy for each in engine.stats().workers) == 2, 60)
-    sweep = engine.submit_many([point(seed, LONG) for seed in range(6)], visitor="a")
-    wait_for(lambda: sweep.state == "running", 60)
-    other = engine.submit_many([point(seed, SHORT) for seed in (100, 101)], visitor="b")
-    assert other.wait(120)
-    assert not sweep.is_over
-    assert sweep.wait(120)
-    places = [{record.environment["worker"] for record in records(job)} for job in (sweep, other)]
-    assert all(len(each) == 1 for each in places)
-    assert places[0] != places[1]
-    assert "(worker" in records(sweep)[0].where
-
-
 def seeds(job: Any) -> list[int]:
     return [record.problem.seed for record in records(job) if record.status == "ok"]
 
@@ -226,37 +210,6 @@ def test_a_killed_worker_costs_one_point_and_says_so(local: Local, engine: Engin
 
 
 # --- visitors
-
-
-@pytest.mark.browser
-def test_a_sweep_through_the_browser(local: Local, page: Page) -> None:
-    """Token, front, WebSocket, queue, TLS, worker, and back onto the screen, with the worker's name."""
-    try:
-        before = local.metric("explorer_records_total", backend="naive", status="ok")
-    except KeyError:  # a counter appears with its first record
-        before = 0
-    shape = "batch=1&heads=1&head_dim=8&q_len=64&backend=naive"
-    sweep = "latency_question=own&latency_axis=q_len&latency_values_q_len=16,32,48"
-    page.set_default_timeout(90_000)
-    page.goto(f"{local.url}/latency?{shape}&{sweep}&token={local.token}")
-    assert local.token not in page.url
-    page.locator(".st-key-latency_run button:not([disabled])").click()
-    heading = page.get_by_role("heading", name=re.compile("^Measured here"))
-    heading.wait_for()
-    assert re.search(r"\(worker [01]\)", heading.inner_text())
-    page.get_by_role("button", name="Run again").wait_for()
-    assert local.metric("explorer_records_total", backend="naive", status="ok") == before + 3
-    assert page.locator("[data-testid='stAlert'], [data-testid='stException']").count() == 0
-
-
-def test_few_visitors_for_a_few_seconds(local: Local) -> None:
-    """The load script, small."""
-    found = asyncio.run(load(local, options_of(["--visitors", "3", "--seconds", "5"])))
-    assert found["right"] == found["visits"] >= 3
-    assert found["turns"] >= 2 * found["right"]
-    assert found["turns_at_once_on_a_worker"] == 0
-    assert found["visitors_lost"] == 0
-    assert waits(local)
 
 
 # --- the end: nothing comes after this one
