@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import functools
+import hashlib
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+import pickle
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 import altair as alt
 import numpy as np
@@ -103,6 +108,29 @@ def _label_expr() -> str:
     return "{" + ",".join(f"'{name}':'{label(name)}'" for name in ORDER) + "}[datum.label] || datum.label"
 
 
+_Drawn = TypeVar("_Drawn", bound=Callable[..., Any])
+_DRAWINGS: OrderedDict[bytes, Any] = OrderedDict()
+_DRAWINGS_MOST = 64
+
+
+def kept(make: _Drawn) -> _Drawn:
+    """The last drawings by their data: Altair takes 100 ms to build one, and a rerun asks for the same again."""
+
+    @functools.wraps(make)
+    def drawn(*args: Any, **kwargs: Any) -> Any:
+        key = hashlib.blake2b(pickle.dumps((make.__name__, args, sorted(kwargs.items())), protocol=5)).digest()
+        found = _DRAWINGS.get(key)
+        if found is None:
+            found = _DRAWINGS[key] = make(*args, **kwargs)
+            while len(_DRAWINGS) > _DRAWINGS_MOST:
+                with contextlib.suppress(KeyError):  # another thread may have been quicker
+                    _DRAWINGS.popitem(last=False)
+        return found
+
+    return drawn  # pyright: ignore[reportReturnType]
+
+
+@kept
 def bars(rows: Sequence[Row], clock: Clock = "wall_ms") -> alt.LayerChart:
     """A bar a backend: median, whisker from p10 to p90, the figure at its end. Rows without a time are left out."""
     lower, upper = clock.replace("_ms", "_p10_ms"), clock.replace("_ms", "_p90_ms")
@@ -145,6 +173,7 @@ def bars(rows: Sequence[Row], clock: Clock = "wall_ms") -> alt.LayerChart:
     return alt.LayerChart(layer=[bar, whisker, figure]).properties(height=40 * len(kept) + 60)
 
 
+@kept
 def heatmap(
     array: np.ndarray,
     *,
