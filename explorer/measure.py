@@ -23,7 +23,6 @@ from explorer.record import Record, Timing
 from explorer.sensors import Sensors
 
 CACHE = Cache()
-ATTENTION_BACKENDS = tuple(backends.BACKENDS)
 Report = Callable[[int, int, str], None]
 
 
