@@ -32,6 +32,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         limits.shipped.clear()
         yield
         jobs.engine().close()
+        jobs.desk.clear()
 
 
 def opened(**params: str) -> AppTest:
