@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 
 import altair as alt
 import numpy as np
+import pyarrow as pa
 
 from explorer.backends import BACKENDS
 from explorer.problem import AXIS_LETTERS
@@ -111,6 +112,10 @@ def _label_expr() -> str:
 _Drawn = TypeVar("_Drawn", bound=Callable[..., Any])
 _DRAWINGS: OrderedDict[bytes, Any] = OrderedDict()
 _DRAWINGS_MOST = 64
+_SPECS: OrderedDict[int, tuple[Any, dict[str, Any]]] = OrderedDict()
+alt.utils.schemapi.disable_debug_mode()  # Altair checks each part as it is made; the tests check the whole
+alt.data_transformers.disable_max_rows()  # a page decides itself how much it shows
+alt.theme.enable("none")  # sizes come from the page, colours from Streamlit's theme
 
 
 def kept(make: _Drawn) -> _Drawn:
@@ -128,6 +133,30 @@ def kept(make: _Drawn) -> _Drawn:
         return found
 
     return drawn  # pyright: ignore[reportReturnType]
+
+
+def spec(drawing: Any) -> dict[str, Any]:
+    """The Vega-Lite specification of a drawing, its data as Arrow tables; the last ones are kept with their drawings.
+
+    Unlike st.altair_chart this checks no schema: that takes four fifths of a rerun's time, and the tests do it.
+    """
+    known = _SPECS.get(id(drawing))
+    if known is None:
+        made = drawing.to_dict(validate=False)
+        if "values" in made.get("data", {}):
+            made["datasets"] = {**made.get("datasets", {}), "inline": made["data"].pop("values")}
+            made["data"]["name"] = "inline"
+        made["datasets"] = {name: _table(rows) for name, rows in made.get("datasets", {}).items()}
+        known = _SPECS[id(drawing)] = (drawing, made)  # the drawing is kept, so that no other one gets its id
+        while len(_SPECS) > _DRAWINGS_MOST:
+            with contextlib.suppress(KeyError):  # another thread may have been quicker
+                _SPECS.popitem(last=False)
+    return dict(known[1])  # Streamlit takes the data out of what it is given
+
+
+def _table(rows: Sequence[Row]) -> pa.Table:
+    columns = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: [row.get(name) for row in rows] for name in columns})
 
 
 @kept
@@ -164,9 +193,11 @@ def bars(rows: Sequence[Row], clock: Clock = "wall_ms") -> alt.LayerChart:
         "ms:Q", title=f"ms a call, {CLOCKS[clock]} (shorter is better)", scale=alt.Scale(domain=[0, room], zero=True)
     )
     bar = base.mark_bar(height={"band": 0.55}, cornerRadiusEnd=2).encode(x=x, color=backend_colour(kept, legend=False))
-    whisker = base.mark_rule(strokeWidth=1.5).encode(x="p10:Q", x2="p90:Q", color=alt.value(NEUTRAL))
+    whisker = base.mark_rule(strokeWidth=1.5).encode(
+        x=alt.X("p10:Q"), x2=alt.X2("p90:Q"), color=alt.ColorValue(NEUTRAL)
+    )
     figure = base.mark_text(align="left", dx=8, fontWeight=600).encode(
-        x="end:Q", text="text:N", color=alt.value(NEUTRAL)
+        x=alt.X("end:Q"), text=alt.Text("text:N"), color=alt.ColorValue(NEUTRAL)
     )
     figure = figure.transform_calculate(end="max(datum.ms, datum.p90)")
     # A chart as wide as the page counts its axis in its height: about 60 px
@@ -209,10 +240,12 @@ def heatmap(
         image = base.mark_image(
             align="left", baseline="top", aspect=False, width=alt.ExprRef("width"), height=alt.ExprRef("height")
         ).encode(
-            x=alt.X("x:Q", scale=x_scale, axis=x_axis), y=alt.Y("y:Q", scale=y_scale, axis=y_axis), url="picture:N"
+            x=alt.X("x:Q", scale=x_scale, axis=x_axis),
+            y=alt.Y("y:Q", scale=y_scale, axis=y_axis),
+            url=alt.Url("picture:N"),
         )
         scale_only = base.mark_point(opacity=0).encode(
-            x="x:Q", y="y:Q", color=alt.Color("value:Q", scale=scale, legend=colour_axis)
+            x=alt.X("x:Q"), y=alt.Y("y:Q"), color=alt.Color("value:Q", scale=scale, legend=colour_axis)
         )
         return alt.LayerChart(layer=[image, scale_only]).properties(**shape)
     i, j = np.indices(array.shape)
@@ -226,13 +259,19 @@ def heatmap(
         .mark_rect(invalid="show")
         .encode(
             x=alt.X("c:Q", scale=x_scale, axis=x_axis),
-            x2="c2:Q",
+            x2=alt.X2("c2:Q"),
             y=alt.Y("r:Q", scale=y_scale, axis=y_axis),
-            y2="r2:Q",
-            color=alt.condition(
-                "isNumber(datum.v)",
-                alt.Color("value:Q", scale=scale, legend=colour_axis),
-                alt.value(NOT_FINITE),
+            y2=alt.Y2("r2:Q"),
+            # Not alt.condition, for which Altair tries every class that might fit: a tenth of a second
+            color=alt.ColorValue(
+                NOT_FINITE,
+                condition={
+                    "test": "isNumber(datum.v)",
+                    "field": "value",
+                    "type": "quantitative",
+                    "scale": scale,
+                    "legend": colour_axis,
+                },
             ),
             tooltip=[
                 alt.Tooltip("r:Q", title=rows),

@@ -53,10 +53,10 @@ def number_line() -> alt.LayerChart:
     tooltip = [alt.Tooltip("format:N"), alt.Tooltip("holds:N")]
     layers: list[Any] = [
         band.mark_bar(height=22, opacity=0.16, color=charts.NEUTRAL).encode(
-            x=alt.X("low:Q", scale=scale, axis=x_axis), x2="high:Q", y=y, tooltip=tooltip
+            x=alt.X("low:Q", scale=scale, axis=x_axis), x2=alt.X2("high:Q"), y=y, tooltip=tooltip
         ),
         band.mark_bar(height=22, opacity=0.22, color=charts.NEUTRAL).encode(
-            x=alt.X("normal:Q", scale=scale), x2="high:Q", y=y, tooltip=tooltip
+            x=alt.X("normal:Q", scale=scale), x2=alt.X2("high:Q"), y=y, tooltip=tooltip
         ),
         alt.Chart(alt.Data(values=strokes))
         .mark_tick(thickness=1.3, height=22, color=TWO[1])
@@ -110,7 +110,7 @@ def histogram(rows: Sequence[Mapping[str, Any]], limits: tuple[float, float]) ->
         .mark_bar(opacity=0.55, cornerRadiusEnd=1, strokeWidth=0)
         .encode(
             x=alt.X("low:Q", bin="binned", scale=x_scale, axis=x_axis),
-            x2="high:Q",
+            x2=alt.X2("high:Q"),
             y=y,
             color=alt.Color(
                 "when:N",
@@ -128,7 +128,7 @@ def histogram(rows: Sequence[Mapping[str, Any]], limits: tuple[float, float]) ->
     rule = alt.Chart(alt.Data(values=ends)).mark_rule(strokeDash=[4, 4], color=charts.NEUTRAL)
     text = alt.Chart(alt.Data(values=ends)).mark_text(dy=-6, baseline="bottom", color=charts.NEUTRAL)
     place = alt.X("at:Q", scale=x_scale)
-    return _stack([bars, rule.encode(x=place), text.encode(x=place, y=alt.value(0), text="says:N")], 260)
+    return _stack([bars, rule.encode(x=place), text.encode(x=place, y=alt.YValue(0), text=alt.Text("says:N"))], 260)
 
 
 def speeds(rows: Sequence[Mapping[str, Any]]) -> alt.LayerChart:
@@ -158,13 +158,15 @@ def speeds(rows: Sequence[Mapping[str, Any]]) -> alt.LayerChart:
         alt.Tooltip("tflops:Q", format=".4g"),
         alt.Tooltip("time:N"),
     ]
-    line = base.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=color, strokeDash=dash, detail="series:N")
+    line = base.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=color, strokeDash=dash, detail=alt.Detail("series:N"))
     point = base.mark_point(filled=True, size=70, opacity=1).encode(x=x, y=y, color=color, shape=shape, tooltip=tooltip)
     ends = [max((r for r in shown if r["what"] == w), key=lambda r: r["q_len"]) for w in SPEEDS
             if any(r["what"] == w for r in shown)]  # fmt: skip
     # Named at their ends: a legend would have to tell one colour's two lines apart
     text = alt.Chart(alt.Data(values=[{**end, "text": f"{end['series']}: {end['tflops']:.0f}"} for end in ends]))
-    figure = text.mark_text(align="right", dx=6, dy=-13, fontWeight=600).encode(x=x, y=y, text="text:N", color=color)
+    figure = text.mark_text(align="right", dx=6, dy=-13, fontWeight=600).encode(
+        x=x, y=y, text=alt.Text("text:N"), color=color
+    )
     return _stack([line, point, figure], 340)
 
 

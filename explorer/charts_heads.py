@@ -49,11 +49,11 @@ def head_map(count: int, kv_heads: int) -> Drawing:
     )
     x = alt.X("x:Q", scale=alt.Scale(domain=[0, count], nice=False), axis=None)
     y = alt.Y("y:Q", scale=alt.Scale(domain=[-0.25, 1.25], nice=False), axis=None)
-    dash = alt.condition("datum.group == 1", alt.value([4, 3]), alt.value([1, 0]))
+    dash = alt.StrokeDashValue([1, 0], condition={"test": "datum.group == 1", "value": [4, 3]})
     links = (
         alt.Chart(lines)
         .mark_rule(strokeWidth=1.5, color=NEUTRAL)
-        .encode(x=x, y=y, x2="x2:Q", y2="y2:Q", strokeDash=dash)
+        .encode(x=x, y=y, x2=alt.X2("x2:Q"), y2=alt.Y2("y2:Q"), strokeDash=dash)
     )
     size = 620 if count <= 16 else 260 if count <= 40 else 70
     dots = (
@@ -63,14 +63,14 @@ def head_map(count: int, kv_heads: int) -> Drawing:
             x=x,
             y=y,
             tooltip=alt.Tooltip("says:N", title="head"),
-            shape=alt.condition("datum.y == 1", alt.value("circle"), alt.value("square")),
-            color=alt.condition("datum.y == 1", alt.value("#136E69"), alt.value("#2563C9")),
+            shape=alt.ShapeValue("square", condition={"test": "datum.y == 1", "value": "circle"}),
+            color=alt.ColorValue("#2563C9", condition={"test": "datum.y == 1", "value": "#136E69"}),
         )
     )
     layers: list[Any] = [links, dots]
     if count <= 16:
         names = alt.Chart(nodes).mark_text(color="#FFFFFF", fontSize=10, fontWeight=600)
-        layers.append(names.encode(x=x, y=y, text="name:N"))
+        layers.append(names.encode(x=x, y=y, text=alt.Text("name:N")))
     return alt.layer(*layers).properties(height=150)
 
 
@@ -130,10 +130,14 @@ def cache_curve(rows: Sequence[dict[str, Any]], fits: Sequence[Fit], *, context:
     texts = [
         alt.Chart(levels.iloc[[k]])
         .mark_text(align="left", dx=4, dy=-5, fontSize=11, color=NEUTRAL)
-        .encode(y=y, x=alt.value(130 * (k % 4)), text="gpu:N")
+        .encode(y=y, x=alt.XValue(130 * (k % 4)), text=alt.Text("gpu:N"))
         for k in range(len(levels))
     ]
-    here = alt.Chart(pd.DataFrame({"context": [context]})).mark_rule(color=MARK, strokeWidth=1.5).encode(x="context:Q")
+    here = (
+        alt.Chart(pd.DataFrame({"context": [context]}))
+        .mark_rule(color=MARK, strokeWidth=1.5)
+        .encode(x=alt.X("context:Q"))
+    )
     return alt.layer(level, *texts, here, lines).properties(height=340)
 
 
@@ -160,7 +164,7 @@ def fit_bars(fits: Sequence[Fit], *, cache_bytes: int, weights_bytes: float) -> 
         .mark_bar(height={"band": 0.5})
         .encode(
             x=x,
-            x2="to:Q",
+            x2=alt.X2("to:Q"),
             y=y,
             color=alt.Color(
                 "part:N",
@@ -172,7 +176,7 @@ def fit_bars(fits: Sequence[Fit], *, cache_bytes: int, weights_bytes: float) -> 
     )
     base = alt.Chart(pd.DataFrame(ends)).encode(y=y, x=alt.X("memory:Q"))
     tick = base.mark_tick(thickness=3, color=NEUTRAL, size=26)
-    text = base.mark_text(align="left", dx=8, color=NEUTRAL, fontWeight=600).encode(text="says:N")
+    text = base.mark_text(align="left", dx=8, color=NEUTRAL, fontWeight=600).encode(text=alt.Text("says:N"))
     return alt.layer(bars, tick, text).properties(height=34 * len(ends) + 90)
 
 
@@ -206,7 +210,7 @@ def decode(rows: Sequence[dict[str, Any]], clock: charts.Clock) -> Drawing:
     )
     y = alt.Y("ms:Q", title=f"ms a step, {charts.CLOCKS[clock]}", scale=alt.Scale(zero=True))
     line = base.mark_line(strokeWidth=2).encode(y=y)
-    bar = base.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high:Q")
+    bar = base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
     dots = base.mark_point(filled=True, size=80).encode(y=y, shape=charts.backend_shape(kept))
     return alt.layer(bar, line, dots).properties(height=280)
 

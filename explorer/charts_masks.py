@@ -167,7 +167,7 @@ def _picture(url: str, shape: tuple[int, ...], title: str, height: int, colour: 
         height=alt.ExprRef("height"),
     )
     unseen = base.mark_point(opacity=0).encode(x=x, y=y, color=colour)
-    return alt.layer(image.encode(x=x, y=y, url="url:N"), unseen).properties(
+    return alt.layer(image.encode(x=x, y=y, url=alt.Url("url:N")), unseen).properties(
         title=alt.Title(title, anchor="start", fontSize=13), height=height
     )
 
@@ -210,7 +210,10 @@ def weights(found: np.ndarray, *, title: str, height: int = HEIGHT) -> Drawing:
         .encode(
             x=x,
             y=y,
-            color=alt.condition("isValid(datum.value) && isFinite(datum.value)", colour, alt.value(STATE_COLOURS[NAN])),
+            color=alt.ColorValue(
+                STATE_COLOURS[NAN],
+                condition={"test": "isValid(datum.value) && isFinite(datum.value)", **colour.to_dict()},
+            ),
             tooltip=[alt.Tooltip("query:O"), alt.Tooltip("key:O"), alt.Tooltip("weight:Q", format=".5f")],
         )
     )
@@ -272,7 +275,7 @@ def verdict_grid(found: Sequence[Recovered]) -> Drawing:
     )
     boxes = base.mark_rect(cornerRadius=3, xOffset=0).encode(color=colour)
     text = base.mark_text(fontWeight=700, fontSize=13).encode(
-        text="sign:N", color=alt.condition("datum.dark", alt.value("#FFFFFF"), alt.value("#17242B"))
+        text=alt.Text("sign:N"), color=alt.ColorValue("#17242B", condition={"test": "datum.dark", "value": "#FFFFFF"})
     )
     count = len({row["mask"] for row in rows})
     return alt.layer(boxes, text).resolve_scale(color="independent").properties(height=30 * count + 20)

@@ -88,7 +88,7 @@ def array(
     layers = [cells]
     if row is not None:
         frame = alt.Chart(pd.DataFrame({rows: [row]})).mark_rect(filled=False, stroke=MARK, strokeWidth=2)
-        layers.append(frame.encode(y=alt.Y(f"{rows}:O"), x=alt.value(0), x2=alt.value("width")))
+        layers.append(frame.encode(y=alt.Y(f"{rows}:O"), x=alt.XValue(0), x2=alt.X2Value("width")))
     heading = alt.Title(title, subtitle=subtitle, anchor="start", fontSize=13, subtitleFontSize=12)
     return alt.layer(*layers).properties(title=heading, height=height)
 
@@ -157,9 +157,9 @@ def follow(found: Steps, row: int) -> Follow:
     )
     return Follow(
         scores=alt.layer(panel("score", "scaled score")).properties(height=100),
-        weights=alt.layer(panel("weight", "weight"), sum_up.encode(x=keys(quiet), y="at:Q", text="text:N")).properties(
-            height=100
-        ),
+        weights=alt.layer(
+            panel("weight", "weight"), sum_up.encode(x=keys(quiet), y=alt.Y("at:Q"), text=alt.Text("text:N"))
+        ).properties(height=100),
         mixture=alt.layer(mixture).properties(height=300),
     )
 
@@ -193,7 +193,7 @@ def so_far(blocks: Sequence[Block], found: Steps, row: int, shown: int) -> Drawi
     frame = (
         alt.Chart(pd.DataFrame({"keys": [lines[shown]]}))
         .mark_rect(filled=False, stroke=MARK, strokeWidth=2)
-        .encode(y=alt.Y("keys:N", sort=None), x=alt.value(0), x2=alt.value("width"))
+        .encode(y=alt.Y("keys:N", sort=None), x=alt.XValue(0), x2=alt.X2Value("width"))
     )
     title = alt.Title("Output so far", anchor="start", fontSize=13)
     return alt.layer(cells, frame).properties(title=title, height=min(480, 170 + 24 * len(labels)))
@@ -221,9 +221,9 @@ def _running(table: pd.DataFrame, field: str, title: str) -> Drawing:
     )
     line = base.mark_line(interpolate="step-after", strokeWidth=1.5, color=NEUTRAL)
     dots = base.mark_point(filled=True).encode(
-        size=alt.condition("datum.is == 'now'", alt.value(140), alt.value(40)),
-        color=alt.condition("datum.is == 'now'", alt.value(MARK), alt.value(BARS)),
-        opacity=alt.condition("datum.is == 'to come'", alt.value(0.3), alt.value(1)),
+        size=alt.SizeValue(40, condition={"test": "datum.is == 'now'", "value": 140}),
+        color=alt.ColorValue(BARS, condition={"test": "datum.is == 'now'", "value": MARK}),
+        opacity=alt.OpacityValue(1, condition={"test": "datum.is == 'to come'", "value": 0.3}),
         tooltip=[
             alt.Tooltip("keys:Q", title="keys seen"),
             alt.Tooltip(f"{field}:Q", title=title, format=".4f"),
@@ -240,7 +240,7 @@ def bars(rows: Sequence[tuple[str, float | int, str]], title: str | None = None)
         y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=320, ticks=False, domain=False)),
         x=alt.X("value:Q", title=title, axis=alt.Axis() if title else None, scale=alt.Scale(zero=True)),
     )
-    text = base.mark_text(align="left", dx=6, fontWeight=600, color=NEUTRAL).encode(text="text:N")
+    text = base.mark_text(align="left", dx=6, fontWeight=600, color=NEUTRAL).encode(text=alt.Text("text:N"))
     bar = base.mark_bar(height={"band": 0.6}, cornerRadiusEnd=2, color=BARS)
     return alt.layer(bar, text).properties(height=34 * len(table) + (70 if title else 14))
 

@@ -163,9 +163,9 @@ def causal_share(rows: Sequence[Row], axis: str, clock: Clock, *, log: bool = Tr
     y_axis = alt.Axis(title=title, format="%", tickCount=6)
     most = max([1.2, *(row["causal_share"] for row in rows)])
     marks = alt.Chart(alt.Data(values=[{"at": 0.5, "says": "half skipped"}, {"at": 1.0, "says": "full work"}]))
-    rule = marks.mark_rule(strokeDash=[4, 4], color=charts.NEUTRAL).encode(y="at:Q")
+    rule = marks.mark_rule(strokeDash=[4, 4], color=charts.NEUTRAL).encode(y=alt.Y("at:Q"))
     text = marks.mark_text(align="left", dx=4, dy=-7, color=charts.NEUTRAL).encode(
-        y="at:Q", x=alt.value(0), text="says:N"
+        y=alt.Y("at:Q"), x=alt.XValue(0), text=alt.Text("says:N")
     )
     drawn = _curves(rows, axis, y="causal_share", y_scale=alt.Scale(domain=[0, most]), y_axis=y_axis, log=log)
     return _stack([rule, text, *drawn])
@@ -201,13 +201,13 @@ def _curves(
     layers: list[Any] = []
     if level is not None:
         one = alt.Chart(alt.Data(values=[{"at": level}]))
-        layers.append(one.mark_rule(strokeDash=[4, 4], color=charts.NEUTRAL).encode(y="at:Q"))
+        layers.append(one.mark_rule(strokeDash=[4, 4], color=charts.NEUTRAL).encode(y=alt.Y("at:Q")))
     if band is not None:
         area = base.mark_area(opacity=0.16, line=False, invalid="break-paths-filter-domains")
         edge = alt.Y(f"{band[0]}:Q", scale=y_scale)
-        layers.append(area.encode(x=x, y=edge, y2=f"{band[1]}:Q", color=color, detail="series:N"))
+        layers.append(area.encode(x=x, y=edge, y2=f"{band[1]}:Q", color=color, detail=alt.Detail("series:N")))
     line = base.mark_line(strokeWidth=1.8, invalid="break-paths-filter-domains")
-    layers.append(line.encode(x=x, y=along, color=color, strokeDash=_dash(rows), detail="series:N"))
+    layers.append(line.encode(x=x, y=along, color=color, strokeDash=_dash(rows), detail=alt.Detail("series:N")))
     tooltip = _tooltip()
     for proven in (True, False):
         kept = base.transform_filter(f"datum.proven === {str(proven).lower()} && isValid(datum['{y}'])")
@@ -309,13 +309,15 @@ def bars(rows: Sequence[Row], clock: Clock) -> alt.LayerChart:
     scale = alt.Scale(domain=[0, 1.3 * most], nice=False)
     x = alt.X("ms:Q", title=f"ms a call, {CLOCKS[clock]} (shorter is better)", scale=scale)
     colour = charts.backend_colour(kept, legend=False)
-    proven = alt.value(0.92)
+    proven = alt.FillOpacityValue(0.12, condition={"test": "datum.proven", "value": 0.92})
     bar = base.mark_bar(height={"band": 0.55}, cornerRadiusEnd=2, strokeWidth=1.5).encode(
-        x=x, color=colour, stroke=colour_of_stroke(), fillOpacity=alt.condition("datum.proven", proven, alt.value(0.12))
+        x=x, color=colour, stroke=colour_of_stroke(), fillOpacity=proven
     )
-    whisker = base.mark_rule(strokeWidth=1.5).encode(x="p10:Q", x2="p90:Q", color=alt.value(charts.NEUTRAL))
+    whisker = base.mark_rule(strokeWidth=1.5).encode(
+        x=alt.X("p10:Q"), x2=alt.X2("p90:Q"), color=alt.ColorValue(charts.NEUTRAL)
+    )
     figure = base.mark_text(align="left", dx=8, fontWeight=600).encode(
-        x="end:Q", text="text:N", color=alt.value(charts.NEUTRAL)
+        x=alt.X("end:Q"), text=alt.Text("text:N"), color=alt.ColorValue(charts.NEUTRAL)
     )
     figure = figure.transform_calculate(end="max(datum.ms, datum.p90)")
     return _stack([bar, whisker, figure], 44 * len(kept) + 10)
@@ -358,7 +360,7 @@ def roofline(rows: Sequence[Row], roofs: Sequence[Mapping[str, Any]]) -> alt.Lay
         legend=_second_legend(symbolType="stroke", symbolSize=400),
     )
     line = alt.Chart(alt.Data(values=lines)).mark_line(strokeWidth=1.5, color=charts.NEUTRAL)
-    layers: list[Any] = [line.encode(**place("x", "y"), strokeDash=dash, detail="name:N")]
+    layers: list[Any] = [line.encode(**place("x", "y"), strokeDash=dash, detail=alt.Detail("name:N"))]
     for is_measured, kind in KINDS.items():  # apart, as the lines are close to each other
         corners = [
             max((c for c in lines if c["name"] == roof["name"]), key=lambda c: (c["y"], -c["x"])) for roof in roofs
@@ -366,7 +368,7 @@ def roofline(rows: Sequence[Row], roofs: Sequence[Mapping[str, Any]]) -> alt.Lay
         ends = [c for c in corners if c["kind"] == kind]
         mark: dict[str, Any] = {"dx": 10, "dy": 12} if is_measured else {"dx": 0, "dy": -10}
         name = alt.Chart(alt.Data(values=ends)).mark_text(align="left", color=charts.NEUTRAL, **mark)
-        layers.append(name.encode(**place("x", "y"), text="name:N"))
+        layers.append(name.encode(**place("x", "y"), text=alt.Text("name:N")))
     if points:
         data = frame(points, "intensity", "tflops", "suspect")
         look = {"color": charts.backend_colour(points), "shape": charts.backend_shape(points), "tooltip": _tooltip()}
@@ -438,7 +440,7 @@ def footprint(rows: Sequence[Row], room_bytes: int | None = None, edges: Sequenc
         room = alt.Chart(alt.Data(values=[{"bytes": room_bytes, "says": f"{memory.gib(room_bytes)} free here"}]))
         layers.append(room.mark_rule(strokeDash=[6, 4], strokeWidth=1.5, color=charts.NOT_FINITE).encode(y=y))
         text = room.mark_text(align="left", dx=4, dy=-8, color=charts.NOT_FINITE)
-        layers.append(text.encode(y=y, x=alt.value(0), text="says:N"))
+        layers.append(text.encode(y=y, x=alt.XValue(0), text=alt.Text("says:N")))
     if edges:
         marks = [{"backend": e["backend"], "x": e["q_len"], "bytes": room_bytes} for e in edges]
         mark = alt.Chart(alt.Data(values=marks)).mark_text(text=GAP_SIGN, fontSize=16, fontWeight=700, dy=-12)
@@ -464,8 +466,8 @@ def duel(ratios: Sequence[float], interval: tuple[float, float], title: str) -> 
     tooltip = [alt.Tooltip("pair:Q"), alt.Tooltip("ratio:Q", format=".4f")]
     return _stack(
         [
-            band.mark_rect(opacity=0.25, color=charts.NEUTRAL).encode(y=spread, y2="high:Q"),
-            one.encode(y="at:Q"),
+            band.mark_rect(opacity=0.25, color=charts.NEUTRAL).encode(y=spread, y2=alt.Y2("high:Q")),
+            one.encode(y=alt.Y("at:Q")),
             points.encode(x=along, y=y, tooltip=tooltip),
         ],
         240,

@@ -105,14 +105,14 @@ def chart(rows: Sequence[Row], marked: tuple[str, int] | None = None) -> alt.Lay
         base.mark_rect()
         .encode(
             color=alt.Color("state:N", scale=scale, legend=legend),
-            strokeWidth=alt.condition("datum.marked", alt.value(4), alt.value(0.4)),
-            stroke=alt.condition("datum.marked", alt.value(MARKED), alt.value(charts.NEUTRAL)),
+            strokeWidth=alt.StrokeWidthValue(0.4, condition={"test": "datum.marked", "value": 4}),
+            stroke=alt.StrokeValue(charts.NEUTRAL, condition={"test": "datum.marked", "value": MARKED}),
         )
         .add_params(picked)
     )
     ink = alt.Scale(domain=list(STATES), range=[STATES[state][2] for state in STATES])
     text = base.mark_text(fontWeight=600, fontSize=12).encode(
-        text="letter:N", color=alt.Color("state:N", scale=ink, legend=None)
+        text=alt.Text("letter:N"), color=alt.Color("state:N", scale=ink, legend=None)
     )
     return alt.layer(fill, text).resolve_scale(color="independent").properties(height=ROW_PX * len(dims))
 
@@ -183,7 +183,7 @@ def latency(rows: Sequence[Row], clock: Clock) -> alt.LayerChart | alt.FacetChar
     )
     points = base.mark_point(size=55).encode(
         shape=charts.backend_shape(timed),
-        fillOpacity=alt.condition("datum.filled", alt.value(1), alt.value(0)),
+        fillOpacity=alt.FillOpacityValue(0, condition={"test": "datum.filled", "value": 1}),
         fill=alt.Fill("backend:N", scale=alt.Scale(domain=list(charts.ORDER)), legend=None),
     )
     layers: list[alt.Chart] = [base.mark_line(opacity=0.6), points]

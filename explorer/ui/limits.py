@@ -186,11 +186,10 @@ def trouble(looked: Answer) -> None:
 def drawing(found: Sequence[Verdict], marked: Verdict) -> None:
     """The matrix as a chart that can be clicked, and the same as a table."""
     rows = [matrix.row(each) for each in found]
-    st.altair_chart(
+    panels.chart(
         matrix.chart(rows, (marked.backend, marked.problem.head_dim)),
-        alt=matrix.say(rows),
+        say=matrix.say(rows),
         key="limits_matrix",
-        width="stretch",
         on_select=_picked,
         selection_mode=matrix.SELECTION,
     )

@@ -255,10 +255,10 @@ def tensors(problem: Problem) -> list[dict[str, Any]]:
     return rows
 
 
-def chart(drawing: Callable[[], Any] | alt.TopLevelMixin, *, say: str, key: str | None = None) -> None:
-    """A chart with its words. width follows the page."""
+def chart(drawing: Callable[[], Any] | alt.TopLevelMixin, *, say: str, key: str | None = None, **picking: Any) -> None:
+    """A chart with its words. width follows the page; picking: on_select and selection_mode of st.vega_lite_chart."""
     shown: Any = drawing() if callable(drawing) else drawing
-    st.altair_chart(shown, alt=say, key=key, width="stretch")
+    st.vega_lite_chart(None, charts.spec(shown), alt=say, key=key, width="stretch", **picking)
 
 
 def exports(records: Sequence[Record], name: str) -> None:

@@ -77,7 +77,7 @@ def arrays(seen: View) -> None:
     with st.grid(4, min_column_width=170, gap="xsmall"):
         for number, (title, subtitle, values, columns, palette) in enumerate(pictures):
             key = f"steps_array_{number}"
-            st.altair_chart(
+            panels.chart(
                 charts_steps.array(
                     values,
                     title=title,
@@ -87,11 +87,10 @@ def arrays(seen: View) -> None:
                     row=seen.row,
                     is_first=number == 0,
                 ),
-                alt=charts.say_heatmap(values, what=f"{title}: {subtitle}", rows="queries", columns=f"{columns}s"),
+                say=charts.say_heatmap(values, what=f"{title}: {subtitle}", rows="queries", columns=f"{columns}s"),
                 key=key,
                 on_select=functools.partial(_picked, key),
                 selection_mode=charts_steps.PICK,
-                width="stretch",
             )
 
 
