@@ -7,12 +7,22 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from explorer.problem import Problem
 
 SCHEMA = 1
+PARTS: dict[str, tuple[type, ...]] = {  # of a record's line, as they must be
+    "backend": (str,),
+    "status": (str,),
+    "reason": (str, type(None)),
+    "accuracy": (dict, type(None)),
+    "evidence": (dict, type(None)),
+    "memory": (dict, type(None)),
+    "cost": (dict, type(None)),
+}
 STATUSES = ("ok", "refused", "disagrees", "out_of_memory", "failed", "timed_out", "cancelled")
 
 
@@ -114,6 +124,9 @@ class Timing:
     def from_json(cls, values: dict[str, Any]) -> Timing:
         clocks = {"wall_ms", "device_ms", "kernel_ms"}
         rest = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k not in clocks}
+        for name in ("lower_ms", "compile_ms", "first_call_ms"):
+            _must(name, rest[name], int, float)
+        _must("mode", rest.get("mode", ""), str)
         return cls(**rest, **{k: Samples.from_json(values.get(k)) for k in clocks})  # pyright: ignore[reportArgumentType]
 
 
@@ -162,22 +175,32 @@ class Record:
         }
 
     @classmethod
-    def from_json(cls, values: dict[str, Any], *, recorded: bool = True) -> Record:
-        """Raises ValueError on another schema or a missing part."""
+    def from_json(cls, values: Any, *, recorded: bool = True) -> Record:
+        """Raises ValueError on another schema, a missing part or one of another kind: files come from anywhere."""
+        if not isinstance(values, dict):
+            raise ValueError(f"a record is an object, got {type(values).__name__}")
         if values.get("schema") != SCHEMA:
             raise ValueError(f"a record of schema {SCHEMA} is needed, got schema {values.get('schema')!r}")
         try:
-            rest = {k: values[k] for k in ("backend", "status", "reason", "accuracy", "evidence", "memory", "cost")}
-            timing = values["timing"]
+            rest = {k: values[k] for k in PARTS}
+            for name, kinds in PARTS.items():
+                _must(name, rest[name], *kinds)
+            timing = _must("timing", values["timing"], dict, type(None))
+            problem = Problem.from_json(_must("problem", values["problem"], dict))
+            _must("causal", problem.causal, bool)
+            _must("backward", problem.backward, bool)
+            _must("environment", values["environment"], dict)
+            _must("time", values.get("time"), str, type(None))
+            hash(problem)  # a list where a number belongs would be found out much later
             return cls(
-                problem=Problem.from_json(values["problem"]),
+                problem=problem,
                 timing=None if timing is None else Timing.from_json(timing),
                 environment=values["environment"],
                 time=values.get("time"),
                 recorded=recorded,
                 **rest,
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"a record needs all its parts, got one without {error}") from error
 
     @property
@@ -186,6 +209,15 @@ class Record:
         name = self.environment.get("gpu") or self.environment.get("cpu") or "an unknown device"
         worker = self.environment.get("worker")
         return f"{name} (worker {worker.removeprefix('worker-')})" if worker else name
+
+    @property
+    def when(self) -> str:
+        """The time of measuring for a reader: 2 Dec 2026, 14:02 UTC."""
+        try:
+            moment = datetime.fromisoformat(self.time or "").astimezone(UTC)
+        except ValueError:
+            return self.time or "at a time that was not kept"
+        return f"{moment.day} {moment:%b %Y, %H:%M} UTC"
 
 
 def line(record: Record) -> str:
@@ -212,15 +244,28 @@ def write_lines(path: str | os.PathLike[str], records: Iterable[Record], *, appe
 
 def read_lines(path: str | os.PathLike[str]) -> tuple[list[Record], list[str]]:
     """The records of a JSON-lines file, and a sentence for each line that could not be read (the rest loads)."""
+    return parse_lines(Path(path).read_text(encoding="utf-8", errors="replace"), Path(path).name)
+
+
+def parse_lines(text: str, name: str) -> tuple[list[Record], list[str]]:
+    """As read_lines, of a file's text; name: what the sentences call it."""
     records, losses = [], []
-    for number, text in enumerate(Path(path).read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
-        if not text.strip():
+    # Not splitlines: a text inside a record may hold other line ends, such as U+2028
+    for number, each in enumerate(text.split("\n"), start=1):
+        if not each.strip():
             continue
         try:
-            records.append(Record.from_json(json.loads(text)))
-        except ValueError as error:
-            losses.append(f"line {number} of {Path(path).name} was left out: {error}")
+            records.append(Record.from_json(json.loads(each)))
+        except (ValueError, RecursionError) as error:
+            losses.append(f"line {number} of {name} was left out: {error}")
     return records, losses
+
+
+def _must(name: str, value: Any, *kinds: type) -> Any:
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        said = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
+        raise ValueError(f"{name} must be of type {said}, got {value!r:.60}")
+    return value
 
 
 def row(record: Record) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Live run: each chosen backend computes the same attention, here and now."""
 
+import functools
+
 import streamlit as st
 
 from explorer import measure
@@ -24,7 +26,7 @@ answer = jobs.ask(
     auto=plan.is_small,
     again=panels.was_pressed("live_run"),
     limit_s=live.LIMIT_S,
-    lost=jobs.lost_records,
+    lost=functools.partial(jobs.lost_records, here=jobs.device()),
     label="live run",
     status=status,
 )

@@ -24,6 +24,7 @@ VENV_PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "installed.txt"
 LOG = Path(".venv.log")
 LOCK = Path(".venv.lock")
+PROGRESS_S = 15.0  # a silent install longer than this looks like one that hangs
 PYTHON_VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 FILES = {
     "cuda": ["requirements.txt", "requirements-common.txt"],
@@ -93,15 +94,27 @@ def run(*command: str | Path, env: dict[str, str] | None = None) -> None:
     """Runs with its output in the log; a failure prints the log's end."""
     import subprocess
 
+    start = time.monotonic()
     with LOG.open("ab") as log:
-        code = subprocess.run(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env).returncode
+        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env)
+    while True:
+        try:
+            code = process.wait(PROGRESS_S)
+            break
+        except subprocess.TimeoutExpired:
+            say(f"  {time.monotonic() - start:.0f} s: {last_line()[:100]}")
     if code:
         say("\n".join(LOG.read_text(errors="replace").splitlines()[-15:]))
         fail(f"The install stopped (exit {code}); the lines above end {LOG}. The next make starts it again.")
 
 
+def last_line() -> str:
+    lines = LOG.read_text(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "working")
+
+
 def pip(*arguments: str, env: dict[str, str] | None = None) -> None:
-    quiet = ["--quiet", "--disable-pip-version-check", "--no-compile"]
+    quiet = ["--progress-bar=off", "--disable-pip-version-check", "--no-compile"]
     run(VENV_PYTHON, "-m", "pip", "install", *quiet, *arguments, env=env)
 
 

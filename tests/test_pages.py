@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from explorer import device, measure
 from explorer.backends import BACKENDS
+from explorer.job import Call, Loss
 from explorer.problem import PRESETS, Problem
 from explorer.ui import controls, jobs, shell
 
@@ -329,6 +331,17 @@ def test_an_older_question_is_cancelled_not_computed() -> None:
     until(test, lambda it: said(it, "elements of one head"))
     assert older.state in ("replaced", "cancelled") or older.is_stopping
     assert {found.problem.q_len for found in results(test).values()} == {16}
+
+
+def test_what_is_refused_here_stays_refused_when_the_worker_dies() -> None:
+    call = Call(measure.run, {"problem": Problem(), "specs": ["naive", "cudnn", "xla"]})
+    lost = Loss(call=call, state="failed", error="the worker died", error_type="", item=None, results=())
+    here = device.Device(platform="cpu", name="a CPU", capability=None, memory_bytes=1, versions={}, missing={})
+    naive, cudnn, xla = jobs.lost_records(lost, here=here)
+    assert (naive.status, naive.reason) == ("failed", "the worker died")
+    assert (cudnn.status, cudnn.reason) == ("refused", BACKENDS["cudnn"].why_not(Problem(), here))
+    assert (xla.status, xla.reason) == ("cancelled", "not run: naive took the worker down")
+    assert [made.status for made in jobs.lost_records(lost)] == ["failed", "cancelled", "cancelled"]
 
 
 def test_two_visitors_see_their_own() -> None:

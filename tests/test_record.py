@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +103,10 @@ def test_a_row_has_none_for_what_was_not_measured() -> None:
     assert 0 not in [v for v in row.values() if not isinstance(v, bool) and v is not row["seed"]]
     full = record.row(Record(problem=Problem(), backend="naive", status="ok", timing=timing()))
     assert (full["wall_ms"], full["wall_samples"], full["device_ms"]) == (2.0, 3, None)
+
+
+def test_when_is_for_readers() -> None:
+    made = Record(problem=Problem(), backend="naive", status="failed", reason="x", time="2026-12-02T01:14:02+00:00")
+    assert made.when == "2 Dec 2026, 01:14 UTC"
+    assert replace(made, time="2026-12-01T23:14:02-02:00").when == "2 Dec 2026, 01:14 UTC"
+    assert replace(made, time=None).when == "at a time that was not kept"

@@ -20,6 +20,7 @@ import streamlit as st
 from explorer import device as device_module
 from explorer import engine as engine_module
 from explorer import measure
+from explorer.backends import BACKENDS
 from explorer.device import Device
 from explorer.engine import Call, Engine, Job, Loss, Priority
 from explorer.problem import Problem
@@ -237,8 +238,11 @@ def _device_lock() -> threading.Lock:
     return threading.Lock()
 
 
-def lost_records(loss: Loss) -> list[Record]:
-    """For jobs of measure.run: the backend under way when the worker died or ran out of time, and those after it."""
+def lost_records(loss: Loss, *, here: Device | None = None) -> list[Record]:
+    """For jobs of measure.run: the backend under way when the worker died or ran out of time, and those after it.
+
+    here: the worker's device, if it is known; what it refuses is refused, whatever became of the others.
+    """
     problem: Problem = loss.call.kwargs["problem"]
     left = measure.variants(problem, loss.call.kwargs["specs"])[len(loss.results) :]
     status = loss.state if loss.state in ("timed_out", "cancelled") else "failed"
@@ -247,5 +251,6 @@ def lost_records(loss: Loss) -> list[Record]:
         reason = loss.error or "the job ended before it was done"
         if index:
             status, reason = "cancelled", f"not run: {left[0][0]} took the worker down"
-        found.append(measure.blank(its_problem, name, status, reason))
+        why = None if here is None else BACKENDS[name].why_not(its_problem, here)
+        found.append(measure.blank(its_problem, name, *(("refused", why) if why else (status, reason))))
     return found

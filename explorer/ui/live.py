@@ -50,7 +50,7 @@ def told(plan: Plan, answer: Answer) -> str:
     if job is None or not answer.is_over or job.started is None or job.finished is None or not answer.results:
         return plan.sentence
     taken = job.finished - job.started
-    return f"measured {answer.results[-1].time} in {taken:.1f} s on {plan.where}; {plan.seconds:.1f} s were predicted."
+    return f"measured {answer.results[-1].when} in {taken:.1f} s on {plan.where}; {plan.seconds:.1f} s were predicted."
 
 
 def notice() -> None:

@@ -45,11 +45,11 @@ def readiness(here: Device) -> None:
     with st.container(gap="xsmall"):
         for name, backend in BACKENDS.items():
             why = backend.why_not(ASKED, here)
-            with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"ready-{name}"):
-                st.html(panels.tag(name), width=230)
-                ready = ":green-badge[:material/check_circle: ready]"
-                st.markdown(ready if why is None else ":gray-badge[:material/block: not here]", width=110)
-                st.caption(backend.about if why is None else why, width="stretch")
+            label, state, about = st.columns([0.24, 0.13, 0.63], gap="small", vertical_alignment="top")
+            label.html(panels.tag(name))
+            ready = ":green-badge[:material/check_circle: ready]"
+            state.markdown(ready if why is None else ":gray-badge[:material/block: not here]")
+            about.caption(backend.about if why is None else why)
 
 
 def libraries() -> Answer:

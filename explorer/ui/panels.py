@@ -205,7 +205,7 @@ def evidence(found: Record, *, key: str) -> None:
     """What stands behind the numbers: the kernels that ran, the program's calls, versions, and the record itself."""
     proof = found.evidence or {}
     with st.popover("Evidence", icon=":material/fact_check:", width="stretch", key=f"evidence-{key}"):
-        st.markdown(f"**{charts.label(found.backend)}** on {found.where} · {found.time or 'no time kept'}")
+        st.markdown(f"**{charts.label(found.backend)}** on {found.where} · {found.when}")
         calls = ", ".join(f"`{call}`" for call in proof.get("custom_calls") or ()) or "none in the program"
         proven = "proven by a trace" if proof.get("proven") else "not proven by a trace"
         lines = [
