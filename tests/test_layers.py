@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 # DESIGN's order: none of these may reach, directly or through others, one that stands after it.
 ORDER = (
-    "masks", "problem", "record", "cost", "device", "support", "backends", "numerics", "steps", "evidence", "memory",
+    "plain", "masks", "problem", "record", "compare", "cost", "device", "support", "backends", "numerics", "steps", "evidence", "memory",
     "clock", "measure", "recover", "heads", "experiments", "readings", "path", "engine", "metrics", "access",
     "recordings", "charts", "charts_steps", "charts_masks", "charts_heads", "ui", "cli", "__main__",
 )  # fmt: skip
