@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Literal
@@ -344,8 +344,11 @@ def different(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 # --- names of points
 
 
-def names(points: Sequence[Point]) -> tuple[str, list[str]]:
-    """What all points share, and each point's backend with the rest: ("B=4 N=8 …", ["cudnn T=512 bfloat16", …])."""
+def names(points: Sequence[Point], called: Callable[[str], str] = str) -> tuple[str, list[str]]:
+    """What all points share, and each point's backend with the rest: ("B=4 N=8 …", ["cudnn T=512 bfloat16", …]).
+
+    called: what a backend is to be called.
+    """
     parts = [_parts(point) for point in points]
     keys = list(dict.fromkeys(key for each in parts for key in each))
     varying = [key for key in keys if len({each[key] for each in parts if key != "mode" or each[key]}) > 1]
@@ -355,7 +358,7 @@ def names(points: Sequence[Point]) -> tuple[str, list[str]]:
             keys.remove(follows)
     fixed = [next((each[key] for each in parts if each[key]), "") for key in keys if key not in varying]
     shared = " ".join(filter(None, fixed))
-    said = [" ".join([point.backend, *(each[key] for key in varying if key in keys and each[key])])
+    said = [" ".join([called(point.backend), *(each[key] for key in varying if key in keys and each[key])])
             for point, each in zip(points, parts, strict=True)]  # fmt: skip
     return shared, said
 

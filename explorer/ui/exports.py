@@ -29,13 +29,14 @@ def popover(
         _script(records, key)
 
 
-def rows_popover(rows: Sequence[dict[str, Any]], name: str, *, drawing: Callable[[], alt.TopLevelMixin]) -> None:
+def rows_popover(rows: Sequence[dict[str, Any]], name: str, *, drawing: Callable[[], alt.TopLevelMixin] | None) -> None:
     """The same for figures that are no records with times: tables and pictures."""
     with st.popover("Export", icon=":material/download:", key=f"export-{name}"):
         with st.container(horizontal=True):
             _button("CSV", lambda: export.rows_to_csv(rows), f"{name}.csv", "text/csv", name)
             _button("JSON lines", lambda: export.rows_to_json_lines(rows), f"{name}.jsonl", "application/jsonl", name)
-        pictures(drawing, name, name)
+        if drawing is not None:
+            pictures(drawing, name, name)
 
 
 def pictures(drawing: Callable[[], alt.TopLevelMixin], name: str, key: str) -> None:
