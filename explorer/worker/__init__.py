@@ -111,6 +111,16 @@ def dask_setup(worker: Worker) -> None:
         _loading.start()
 
 
+def dask_teardown(worker: Worker) -> None:
+    """Dask calls this as the worker closes. Where the scheduler is gone, what still runs would be told to nobody.
+
+    Dask would wait half a minute for it, and only then look for the scheduler again.
+    """
+    stream = worker.batched_stream
+    if stream is None or stream.closed():
+        os._exit(1)
+
+
 def _load_and_prove() -> None:
     """With EXPLORER_READY_FILE, the file appears once a kernel has run here: the device and its libraries work."""
     load_libraries()
