@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from explorer import record
+from explorer import plain, record
 from explorer.problem import Problem
 from explorer.record import Record
 from explorer.sensors import BUSY_MS, REST, SHORT_MS
@@ -125,7 +125,9 @@ def script(made: Record) -> str:
     precision = made.environment.get("matmul_precision") or "default"
     return SCRIPT.format(
         title=f"{made.backend}: {p}.",
-        recorded=f"{timing.wall_ms.median:.4f} ms (wall, {timing.mode}) on {made.where}, {(made.time or '')[:10]}",
+        recorded=_quoted(
+            f"{timing.wall_ms.median:.4f} ms (wall, {timing.mode}) on {made.where}, {(made.time or '')[:10]}"
+        ),
         needs=" with CUDA and cuDNN" if made.backend == "cudnn" else " with CUDA" if on_gpu else "",
         precision=""
         if precision == "default"
@@ -145,6 +147,11 @@ def script(made: Record) -> str:
         rest=REST,
         recorded_ms=timing.wall_ms.median,
     )
+
+
+def _quoted(text: str) -> str:
+    """For the script's docstring: a file's own words must not end it and go on as code."""
+    return plain.line(text).replace("\\", "/").replace('"', "'")
 
 
 def _attend(backend: str, p: Problem) -> str:

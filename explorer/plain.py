@@ -6,7 +6,9 @@ import html as library
 import re
 from typing import Any
 
-JOINER = "\u2060"  # of no width: it keeps :name: from becoming an icon, and @name from calling somebody
+JOINER = (
+    "\u2060"  # of no width: it keeps :name: from becoming an icon, @name and #1 from calling, an address from a link
+)
 
 
 def html(value: Any) -> str:
@@ -14,12 +16,22 @@ def html(value: Any) -> str:
     return library.escape(line(value))
 
 
+def block(text: str) -> str:
+    """Several lines for an HTML page's <pre>."""
+    return library.escape("".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text))
+
+
 def markdown(value: Any) -> str:
     """For Markdown, here and on a code host: one line in which nothing is emphasis, a link, a tag, an icon or maths."""
-    text = re.sub(r"([\\`*_{}\[\]()<>#+\-!|$~^&=])", r"\\\1", line(value))
-    # A number or word at the start may open a list or a rule; the signs above are escaped already
-    text = re.sub(r"^(\d+)\.", r"\1\\.", text)
-    return re.sub(r"([:@])(?=\S)", rf"\1{JOINER}", text)
+    text = re.sub(r":(?=[^\s:]*[:\[])|@(?=\S)|#(?=\d)|:(?=//)|www(?=\.)", rf"\g<0>{JOINER}", line(value))
+    text = re.sub(r"[\\`*_\[\]<>|$~&]", r"\\\g<0>", text)
+    # At the start they would open a heading, a list or a rule
+    return re.sub(r"^([#+\-=]|\d+(?=[.)](?:\s|$)))", _escaped_start, text)
+
+
+def _escaped_start(found: re.Match[str]) -> str:
+    sign = found[0]
+    return f"\\{sign}" if not sign.isdigit() else f"{sign}\\"
 
 
 def line(value: Any) -> str:

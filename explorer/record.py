@@ -23,6 +23,12 @@ PARTS: dict[str, tuple[type, ...]] = {  # of a record's line, as they must be
     "memory": (dict, type(None)),
     "cost": (dict, type(None)),
 }
+NUMBERS = {  # of these parts, or null
+    "accuracy": frozenset({"max_abs_error", "mean_abs_error", "rmse", "budget", "plain_error"}),
+    "memory": frozenset({"formula_bytes", "temp_bytes", "peak_bytes", "predicted_bytes", "free_bytes"}),
+    "cost": frozenset({"flops", "min_bytes", "intensity", "tflops", "kernel_tflops", "bound_tflops", "bound_share",
+                       "peak_tflops", "copy_tb_s"}),
+}  # fmt: skip
 STATUSES = ("ok", "refused", "disagrees", "out_of_memory", "failed", "timed_out", "cancelled")
 
 
@@ -191,6 +197,13 @@ class Record:
             _must("backward", problem.backward, bool)
             _must("environment", values["environment"], dict)
             _must("time", values.get("time"), str, type(None))
+            for name, known in NUMBERS.items():
+                for key in known & (rest[name] or {}).keys():
+                    float(_must(f"{name}.{key}", rest[name][key], int, float, type(None)) or 0)
+            for kernel in (rest["evidence"] or {}).get("kernels") or ():
+                _must("a kernel's share", kernel["share"], int, float)
+                _must("a kernel's name", kernel["name"], str)
+                _must("a kernel's count", kernel["count"], int)
             hash(problem)  # a list where a number belongs would be found out much later
             return cls(
                 problem=problem,

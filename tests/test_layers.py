@@ -16,9 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # DESIGN's order: none of these may reach, directly or through others, one that stands after it.
 ORDER = (
     "plain", "masks", "problem", "record", "compare", "cost", "device", "support", "backends", "numerics", "steps",
-    "evidence", "memory", "clock", "measure", "recover", "heads", "experiments", "readings", "path", "engine", "metrics", "access",
-    "recordings", "charts", "charts_steps", "charts_masks", "charts_heads", "scenes", "tape", "headline",
-    "stage", "rehearse", "ui", "cli", "__main__",
+    "evidence", "memory", "clock", "measure", "recover", "heads", "experiments", "readings", "path", "engine",
+    "metrics", "access", "recordings", "charts", "charts_steps", "charts_masks", "charts_heads", "charts_compare",
+    "report", "scenes", "tape", "headline", "stage", "rehearse", "ui", "cli", "__main__",
 )  # fmt: skip
 HEAVY = ("jax", "jaxlib", "flax", "transformer_engine")
 

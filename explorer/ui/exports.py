@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import streamlit as st
 
-from explorer import charts_time, curves, export
+from explorer import charts_time, curves, export, report
 from explorer.record import Record
 
 NO_PICTURES = "Pictures need the package vl-convert-python, which is not installed here."
@@ -18,12 +18,22 @@ NO_PICTURES = "Pictures need the package vl-convert-python, which is not install
 def popover(
     records: Sequence[Record], name: str, *, drawing: Callable[[], alt.TopLevelMixin] | None = None, key: str = ""
 ) -> None:
-    """One button that holds every way out: CSV, JSON lines, PNG and SVG of the chart, and a record's script."""
+    """One button that holds every way out: tables, lines, reports, pictures of the chart, and a record's script."""
     key = f"{name}{key}"
     with st.popover("Export", icon=":material/download:", key=f"export-{key}"):
         with st.container(horizontal=True):
             _button("CSV", lambda: export.to_csv(records), f"{name}.csv", "text/csv", key)
             _button("JSON lines", lambda: export.to_json_lines(records), f"{name}.jsonl", "application/jsonl", key)
+            _button(
+                "Report",
+                lambda: report.to_html(records, _title(name)),
+                f"{name}.html",
+                "text/html",
+                key,
+                "One HTML file with charts, figures, evidence, environment and scripts; opens offline and prints.",
+            )
+            _button("Markdown", lambda: report.to_markdown(records, _title(name)), f"{name}.md", "text/markdown", key,
+                    "The same without charts, for a pull request or an issue.")  # fmt: skip
         if drawing is not None:
             pictures(drawing, name, key)
         _script(records, key)
@@ -49,7 +59,11 @@ def pictures(drawing: Callable[[], alt.TopLevelMixin], name: str, key: str) -> N
         _button("SVG", lambda: export.to_svg(charts_time.export(drawing())), f"{name}.svg", "image/svg+xml", key)
 
 
-def _button(label: str, made: Callable[[], Any], file: str, mime: str, key: str) -> None:
+def _title(name: str) -> str:
+    return f"Attention Explorer: {name}"
+
+
+def _button(label: str, made: Callable[[], Any], file: str, mime: str, key: str, about: str | None = None) -> None:
     st.download_button(
         label,
         made,
@@ -58,6 +72,7 @@ def _button(label: str, made: Callable[[], Any], file: str, mime: str, key: str)
         icon=":material/download:",
         key=f"{key}-{label.split()[0].lower()}",
         on_click="ignore",
+        help=about,
     )
 
 

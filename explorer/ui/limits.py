@@ -18,7 +18,7 @@ from explorer.problem import Problem, parse_list
 from explorer.prove import Cell, Proofs
 from explorer.record import Record
 from explorer.support import Answer as Verdict
-from explorer.ui import jobs, machine, panels
+from explorer.ui import exports, jobs, machine, panels
 from explorer.ui.jobs import Answer
 
 THIS = "this"
@@ -355,4 +355,4 @@ def _latency_chart(records: Sequence[Record], note: str | None) -> None:
         mine = [r for r in refused if r.backend == name]
         dims = ", ".join(str(r.problem.head_dim) for r in mine)
         st.caption(f"{charts.label(name)} has no time at {dims}: {_plain(mine[0].reason or MISSING)}")
-    panels.exports(records, "head-dim-latency")
+    exports.popover(records, "head-dim-latency")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,6 +137,12 @@ def bars(records: Sequence[Record], on: charts.Clock) -> None:
     rows = record.rows([found for found in records if found.status != "refused"])
     if any(row[on] is not None for row in rows):
         panels.chart(charts.bars(rows, on), say=charts.say_bars(rows, on))
+
+
+def drawing(records: Sequence[Record], on: charts.Clock) -> Callable[[], Any] | None:
+    """The bars, for an export; None where no record has a time."""
+    rows = record.rows([found for found in records if found.status != "refused"])
+    return (lambda: charts.bars(rows, on)) if any(row[on] is not None for row in rows) else None
 
 
 def outputs(problem: Problem, records: Sequence[Record], status: Any) -> Answer | None:

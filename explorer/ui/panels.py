@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -259,38 +256,6 @@ def chart(drawing: Callable[[], Any] | alt.TopLevelMixin, *, say: str, key: str 
     """A chart with its words. width follows the page; picking: on_select and selection_mode of st.vega_lite_chart."""
     shown: Any = drawing() if callable(drawing) else drawing
     st.vega_lite_chart(None, charts.spec(shown), alt=say, key=key, width="stretch", **picking)
-
-
-def exports(records: Sequence[Record], name: str) -> None:
-    """The records as JSON lines and as a CSV table; made when clicked."""
-    with st.container(horizontal=True):
-        st.download_button(
-            "JSON lines",
-            lambda: "".join(record.line(found) + "\n" for found in records),
-            file_name=f"{name}.jsonl",
-            mime="application/jsonl",
-            icon=":material/download:",
-            key=f"{name}-jsonl",
-            on_click="ignore",
-        )
-        st.download_button(
-            "CSV",
-            lambda: _csv(records),
-            file_name=f"{name}.csv",
-            mime="text/csv",
-            icon=":material/download:",
-            key=f"{name}-csv",
-            on_click="ignore",
-        )
-
-
-def _csv(records: Sequence[Record]) -> str:
-    rows = record.rows(records)
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]) if rows else [])
-    writer.writeheader()
-    writer.writerows({k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in row.items()} for row in rows)
-    return out.getvalue()
 
 
 def stale_note(problem: Problem, answer: Answer) -> None:

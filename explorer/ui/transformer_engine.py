@@ -14,7 +14,7 @@ from explorer.device import Device
 from explorer.engine import Call
 from explorer.problem import Problem, parse_list
 from explorer.record import Record
-from explorer.ui import jobs, machine, panels
+from explorer.ui import exports, jobs, machine, panels
 from explorer.ui.jobs import Answer
 
 LENGTHS = "128,256,512,1024,2048"
@@ -141,7 +141,7 @@ def results(records: Sequence[Record], label: str | None) -> None:
     )
     for line in remarks(records):
         st.caption(line)
-    panels.exports(records, "transformer-engine")
+    exports.popover(records, "transformer-engine")
 
 
 def _shape(p: Problem) -> str:
