@@ -13,9 +13,10 @@ import importlib
 import inspect
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from explorer.backends import sdpa
 from explorer.problem import Problem
 from explorer.support.rules import parse_version
 
@@ -72,29 +73,34 @@ def _module() -> Any:
     return module
 
 
+@dataclass(slots=True, kw_only=True)
+class _Gpu:
+    """Answers JAX's questions in place of the machine, by the names that JAX asks under; notes which it asked."""
+
+    capability: tuple[int, int]
+    cudnn: tuple[int, ...]
+    asked: set[str] = field(default_factory=set)
+
+    def check_cudnn_version(self) -> int:
+        self.asked.add("check_cudnn_version")
+        major, minor, patch = (*self.cudnn, 0, 0, 0)[:3]
+        return major * 10_000 + minor * 100 + patch
+
+    def check_compute_capability(self, capability: str) -> bool:
+        self.asked.add("check_compute_capability")
+        return self.capability >= parse_version(capability)
+
+    def is_cuda_compute_capability_equal(self, capability: str) -> bool:
+        self.asked.add("is_cuda_compute_capability_equal")
+        return self.capability == parse_version(capability)
+
+
 @contextlib.contextmanager
 def _pretend(module: Any, capability: tuple[int, int], cudnn_version: str) -> Iterator[set[str]]:
     """Answer JAX's questions with this GPU and cuDNN; yields the names of those that JAX really asked."""
     import jax
 
-    numbers = (*(parse_version(cudnn_version) or ()), 0, 0)[:3]
-    asked: set[str] = set()
-
-    def wanted(text: str) -> tuple[int, ...]:
-        return tuple(int(part) for part in text.split("."))
-
-    def note(name: str, answer: Callable[..., Any]) -> Callable[..., Any]:
-        def stand_in(*args: Any) -> Any:
-            asked.add(name)
-            return answer(*args)
-
-        return stand_in
-
-    answers: dict[str, Callable[..., Any]] = {
-        "check_cudnn_version": lambda: numbers[0] * 10_000 + numbers[1] * 100 + numbers[2],
-        "check_compute_capability": lambda text: capability >= wanted(text),
-        "is_cuda_compute_capability_equal": lambda text: capability == wanted(text),
-    }
+    gpu = _Gpu(capability=capability, cudnn=parse_version(cudnn_version))
     with _lock:
         kept = {name: getattr(module, name) for name in ASKED}
         filtering = jax.config.values["jax_traceback_filtering"]
@@ -103,8 +109,8 @@ def _pretend(module: Any, capability: tuple[int, int], cudnn_version: str) -> It
                 "jax_traceback_filtering", "off"
             )  # it looks up every file of a traceback: 20 ms a refusal
             for name in ASKED:
-                setattr(module, name, note(name, answers[name]))
-            yield asked
+                setattr(module, name, getattr(gpu, name))
+            yield gpu.asked
         finally:
             for name, function in kept.items():
                 setattr(module, name, function)
@@ -118,50 +124,46 @@ def _call(module: Any, backend: str, problem: Problem) -> tuple[Callable[..., An
 
     shapes = [problem.q_shape, problem.kv_shape, problem.kv_shape]
     if backend == "cudnn":
-        from explorer.backends import sdpa
-
-        def forward(q: Any, k: Any, v: Any, *params: Any) -> Any:
-            return sdpa.cudnn(q, k, v, mask=problem.mask)
-
         arrays = [jax.ShapeDtypeStruct(shape, problem.dtype) for shape in shapes]
+        forward = functools.partial(sdpa.cudnn, mask=problem.mask)
     elif backend == "cudnn_fp8":
         # 16-bit inputs are quantised on the way; anything else reaches JAX as it is
         dtype = jnp.float8_e4m3fn if problem.dtype in ("float16", "bfloat16") else problem.dtype
         arrays = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
-        one = jax.ShapeDtypeStruct((1, 1, 1, 1), jnp.float32)
-        keys = getattr(module, FP8_PARAMS)
-        mask_type = module.MaskType.CAUSAL if problem.causal else module.MaskType.NO_MASK
-        arrays += [one] * len(keys)
-
-        def forward_fp8(q: Any, k: Any, v: Any, *params: Any) -> Any:
-            more = {}
-            if problem.window is not None:  # the call has no word for a window but a mask array
-                more["mask"] = jnp.ones((1, 1, problem.q_len, problem.kv_len), bool)
-            if problem.kv_valid is not None:
-                more["q_seqlen"] = jnp.full((problem.batch,), problem.q_len, jnp.int32)
-                more["kv_seqlen"] = jnp.full((problem.batch,), problem.kv_valid, jnp.int32)
-            return module.dot_product_attention(
-                q,
-                k,
-                v,
-                use_fp8=True,
-                fp8_params=dict(zip(keys, params, strict=True)),
-                mask_type=mask_type,
-                scale=problem.head_dim**-0.5,
-                **more,
-            )[0]
-
-        forward = forward_fp8
+        arrays += [jax.ShapeDtypeStruct((1, 1, 1, 1), jnp.float32)] * len(getattr(module, FP8_PARAMS))
+        forward = functools.partial(_forward_fp8, module=module, problem=problem)
     else:
         raise ValueError(f"JAX has a check of its own for {' and '.join(BACKENDS)} only, got {backend}")
-    if not problem.backward:
-        return forward, arrays
+    return (functools.partial(_backward, forward=forward) if problem.backward else forward), arrays
 
-    def backward(q: Any, k: Any, v: Any, *params: Any) -> Any:
-        out, pullback = jax.vjp(lambda q, k, v: forward(q, k, v, *params), q, k, v)
-        return pullback(jnp.ones(out.shape, out.dtype))
 
-    return backward, arrays
+def _forward_fp8(q: Any, k: Any, v: Any, *params: Any, module: Any, problem: Problem) -> Any:
+    import jax.numpy as jnp
+
+    more: dict[str, Any] = {}
+    if problem.window is not None:  # the call has no word for a window but a mask array
+        more["mask"] = jnp.ones((1, 1, problem.q_len, problem.kv_len), bool)
+    if problem.kv_valid is not None:
+        more["q_seqlen"] = jnp.full((problem.batch,), problem.q_len, jnp.int32)
+        more["kv_seqlen"] = jnp.full((problem.batch,), problem.kv_valid, jnp.int32)
+    return module.dot_product_attention(
+        q,
+        k,
+        v,
+        use_fp8=True,
+        fp8_params=dict(zip(getattr(module, FP8_PARAMS), params, strict=True)),
+        mask_type=module.MaskType.CAUSAL if problem.causal else module.MaskType.NO_MASK,
+        scale=problem.head_dim**-0.5,
+        **more,
+    )[0]
+
+
+def _backward(q: Any, k: Any, v: Any, *params: Any, forward: Callable[..., Any]) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    out, pullback = jax.vjp(lambda *qkv: forward(*qkv, *params), q, k, v)
+    return pullback(jnp.ones(out.shape, out.dtype))
 
 
 def _refusal(error: Exception) -> Answer:
