@@ -48,11 +48,19 @@ def refused(scene: Scene, here: Device) -> str:
 
 
 def choose(
-    scene: Scene, live: Sequence[Record], tape: Tape, *, is_over: bool, is_late: bool, refusal: str = ""
+    scene: Scene,
+    live: Sequence[Record],
+    tape: Tape,
+    *,
+    is_over: bool,
+    is_late: bool,
+    refusal: str = "",
+    trouble: str = "",
 ) -> Shown:
     """The live run while it is in time and good; else the tape, if it holds the whole scene.
 
-    The live one takes over when it is complete. live: its records so far. refusal: see `refused`.
+    The live one takes over when it is complete. live: its records so far. refusal: see `refused`. trouble: what went
+    wrong with a run that goes on, such as the end of its worker.
     """
     points = scene.points
     if not points:
@@ -72,6 +80,8 @@ def choose(
     complete = len(ran.at(points)) == len(points)
     if is_over and not complete:
         return Shown(source="tape", records=taped, why="the live run ended before it was complete")
+    if trouble and not complete:
+        return Shown(source="tape", records=taped, why=f"live: {trouble} It goes on, and comes when it is there")
     if is_late and not complete:
         why = f"the live run takes longer than {scene.deadline_s:g} s, and comes when it is there"
         return Shown(source="tape", records=taped, why=why)

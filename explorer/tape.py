@@ -87,6 +87,12 @@ def label(records: Sequence[Record], here: str | None = None, now: datetime.date
     return f"recorded {said} on {' and '.join(places) or 'an unknown device'}{other}"
 
 
+def clock_time(each: Record) -> str:
+    """When it was measured, by this machine's clock: "14:02:31", or a dash."""
+    when = _when(each)
+    return "—" if when is None else f"{when.astimezone():%H:%M:%S}"
+
+
 def _when(each: Record) -> datetime.datetime | None:
     try:
         when = datetime.datetime.fromisoformat(each.time or "")

@@ -26,10 +26,10 @@ GOOD = """
 title = "Two"
 [[scene]]
 title = "One problem"
-page = "live"
 say = '''
 page = "nowhere" is not a key here
 '''
+page = "live"
 backends = ["naive", "xla:float32"]
 deadline_s = 5
 
@@ -94,7 +94,7 @@ def test_a_talk_is_read_as_written() -> None:
         (
             'page = "live"',
             'page = "lives"',
-            r"^line 5: page must be one of start, .*, got 'lives'; did you mean live\?$",
+            r"^line 8: page must be one of start, .*, got 'lives'; did you mean live\?$",
         ),
         ("deadline_s = 5", "dead_line = 5", r"^line 10: 'dead_line' is no key here; .* did you mean deadline_s\?$"),
         ("deadline_s = 5", "deadline_s = -5", r"^line 10: deadline_s must be a number of seconds .* got -5$"),
@@ -122,7 +122,7 @@ def test_a_fault_is_said_with_its_line_and_what_would_do(wrong: str, right: str,
 def test_all_faults_are_said_at_once() -> None:
     with pytest.raises(TalkError) as caught:
         scenes.parse(GOOD.replace('"live"', '"lives"').replace('"cudnn"', '"cudn"').replace("= 64", "= -1"), "two")
-    assert [text.split(":")[0] for text in caught.value.complaints] == ["line 5", "line 13", "line 19"]
+    assert [text.split(":")[0] for text in caught.value.complaints] == ["line 8", "line 13", "line 19"]
 
 
 def test_a_talk_without_scenes_is_none() -> None:
@@ -218,6 +218,14 @@ def test_what_fails_is_replaced_by_the_tape_and_that_is_said(changes: dict[str, 
     assert not any(each in shown.records for each in live(four()))
 
 
+def test_what_broke_is_replaced_even_by_a_taped_refusal() -> None:
+    *rest, last = taped(four())
+    refused = Tape(records=(*rest, last.but(status="refused", reason="not there either", timing=None)))
+    for status, source in (("failed", "tape"), ("out_of_memory", "live")):
+        found = live(four(), status=status, reason="x", timing=None)
+        assert stage.choose(four(), found, refused, is_over=True, is_late=False).source == source
+
+
 def test_a_run_that_ended_early_and_a_device_that_refuses_play_from_tape() -> None:
     assert chosen(live(four())[:1], is_over=True).source == "tape"
     cpu = Device(platform="cpu", name="a CPU", capability=None, memory_bytes=None, versions={}, missing={})
@@ -225,6 +233,14 @@ def test_a_run_that_ended_early_and_a_device_that_refuses_play_from_tape() -> No
     assert "cuDNN can't run here" in why
     assert stage.refused(four(), H200) == ""
     assert (chosen([], refusal=why).source, chosen([], refusal=why).why) == ("tape", why)
+
+
+def test_a_run_in_trouble_gives_way_at_once_and_may_still_come() -> None:
+    found = stage.choose(four(), [], shipped_tape(), is_over=False, is_late=False, trouble="The worker process died.")
+    assert (found.source, found.why[:31]) == ("tape", "live: The worker process died. ")
+    whole = live(four())
+    there = stage.choose(four(), whole, shipped_tape(), is_over=True, is_late=True, trouble="The worker process died.")
+    assert list(there.records) == whole
 
 
 def test_without_a_tape_the_live_run_stands_as_it_is() -> None:

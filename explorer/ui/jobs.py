@@ -207,13 +207,21 @@ def progress(job: Job) -> tuple[float, str]:
         if stats.trouble and not stats.workers:
             return 0.0, f"Waiting: {stats.trouble}"
         ahead = (job.place or 1) - 1 + stats.running
-        return 0.0, "Starting" if not ahead else f"Waiting in the queue: {ahead} before this one"
+        first = ", a presentation goes first" if _is_on_stage(job) else ""
+        return 0.0, "Starting" if not ahead else f"Waiting in the queue: {ahead} before this one{first}"
     done, total, text = job.progress
     share = min(1.0, done / total) if total else 0.0
     rest = job.remaining_s
     left = "" if rest is None or rest < 1 else f", about {rest:.0f} s left"
     ending = "Stopping after this sample: " if job.is_stopping else "Running "
     return share, f"{ending}{text} ({done:g} of {total:g}{left})"
+
+
+def _is_on_stage(job: Job) -> bool:
+    """Whether a presenter's run goes before this one."""
+    if job.priority == Priority.STAGE:
+        return False
+    return any(other.priority == Priority.STAGE and not other.is_over for other in engine().jobs())
 
 
 def device() -> Device | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
+from explorer import scenes
 from explorer.ui import controls, progress
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ MENU = {
     ),
     "Share": (
         Entry("stage.py", "Stage", "co_present", "Present a talk, scene by scene."),
-        Entry("compare.py", "Compare", "compare_arrows", "Then and now; two recordings."),
+        Entry("compare.py", "Compare", "compare_arrows", "Two recordings, point by point."),
+        Entry("then.py", "Then and now", "history", "A result from a link beside a fresh run here."),
     ),
 }
 
@@ -69,7 +71,7 @@ def run() -> None:
     with st.sidebar:
         st.markdown("#### Attention Explorer")
         controls.draw()
-        _link_button()
+        _link_button(page)
     progress.keep()
     _running.inside = True
     try:
@@ -119,7 +121,16 @@ def _pages() -> dict[str, list]:
     }
 
 
-def _link_button() -> None:
+def _link_button(page: StreamlitPage) -> None:
+    """The settings as a link, and as a scene of a talk."""
     with st.popover("Copy link", icon=":material/link:", width="stretch"):
         st.caption("Opens this page with these settings in another browser. The button at its right end copies it.")
         st.code(controls.share_link(), language=None, wrap_lines=True)
+        problem, names = controls.peek()
+        if names:
+            scene = scenes.snippet(problem, names, page=page.url_path, title=page.title)
+            st.caption("The same as a scene, to be added to a talk's file for the Stage page.")
+            st.download_button(
+                "Scene (TOML)", scene, file_name="scene.toml", mime="application/toml", icon=":material/co_present:",
+                key="save_scene", on_click="ignore",
+            )  # fmt: skip
