@@ -47,8 +47,11 @@ LEAST_GAP = 0.035  # of the axis, between two ticks
 
 
 @charts.kept
-def ratios(rows: Sequence[Row], threshold: float) -> alt.LayerChart:
-    """rows: {name, ratio, low, high, verdict, says} each; low and high are None without an interval."""
+def ratios(rows: Sequence[Row], threshold: float, one: str = "A", other: str = "B") -> alt.LayerChart:
+    """rows: {name, ratio, low, high, verdict, says} each; low and high are None without an interval.
+
+    one, other: what the two sides are called; the ratio is the other's time over the one's.
+    """
     drawn = [
         {"at": i, "name": row["name"], "ratio": row["ratio"], "low": row["low"] or row["ratio"]}
         | {"high": row["high"] or row["ratio"], "verdict": row["verdict"], "says": row["says"]}
@@ -59,7 +62,7 @@ def ratios(rows: Sequence[Row], threshold: float) -> alt.LayerChart:
     low, high = min([0.94, 1 / threshold, *ends]) / 1.02, max([1.06, threshold, *ends]) * 1.02
     scale = alt.Scale(type="log", domain=[low, high], nice=False)
     axis = alt.Axis(
-        title="B's time over A's (below 1: B is faster)",
+        title=f"time of {other} over {one} (below 1: {other} is faster)",
         values=ticks(low, high),
         format=".3~g",
         orient="top",
@@ -69,7 +72,7 @@ def ratios(rows: Sequence[Row], threshold: float) -> alt.LayerChart:
     y = alt.Y("at:O", axis=None, sort=None, scale=alt.Scale(paddingInner=0, paddingOuter=0))
     tooltip = [
         alt.Tooltip("name:N", title="point"),
-        alt.Tooltip("ratio:Q", title="B over A", format=".4f"),
+        alt.Tooltip("ratio:Q", title=f"{other} over {one}", format=".4f"),
         alt.Tooltip("between:N", title="about 95%"),
         alt.Tooltip("verdict:N"),
         alt.Tooltip("says:N", title="times"),
@@ -120,7 +123,7 @@ def between(row: Row) -> str:
     return f"{row['low']:.3f} to {row['high']:.3f}" if row["low"] is not None else "too few samples for an interval"
 
 
-def say_ratios(rows: Sequence[Row]) -> str:
+def say_ratios(rows: Sequence[Row], one: str = "A", other: str = "B") -> str:
     """The chart in words: how many of each verdict, and the two ends."""
     counts = {each: sum(row["verdict"] == each for row in rows) for each in VERDICTS}
     said = ", ".join(f"{count} {each}" for each, count in counts.items() if count)
@@ -128,6 +131,6 @@ def say_ratios(rows: Sequence[Row]) -> str:
         return "No point can be compared"
     first, last = min(rows, key=lambda row: row["ratio"]), max(rows, key=lambda row: row["ratio"])
     return (
-        f"B's time over A's at {len(rows)} points: {said}; from {first['ratio']:.3g} ({first['name']}) "
+        f"Time of {other} over {one} at {len(rows)} points: {said}; from {first['ratio']:.3g} ({first['name']}) "
         f"to {last['ratio']:.3g} ({last['name']})"
     )

@@ -197,6 +197,8 @@ class Record:
             _must("backward", problem.backward, bool)
             _must("environment", values["environment"], dict)
             _must("time", values.get("time"), str, type(None))
+            for name in ("gpu", "cpu", "worker"):
+                _must(name, values["environment"].get(name), str, type(None))
             for name, known in NUMBERS.items():
                 for key in known & (rest[name] or {}).keys():
                     float(_must(f"{name}.{key}", rest[name][key], int, float, type(None)) or 0)
@@ -225,12 +227,16 @@ class Record:
 
     @property
     def when(self) -> str:
-        """The time of measuring for a reader: 2 Dec 2026, 14:02 UTC."""
-        try:
-            moment = datetime.fromisoformat(self.time or "").astimezone(UTC)
-        except ValueError:
-            return self.time or "at a time that was not kept"
-        return f"{moment.day} {moment:%b %Y, %H:%M} UTC"
+        return moment(self.time)
+
+
+def moment(time: str | None) -> str:
+    """The time of measuring for a reader: 2 Dec 2026, 14:02 UTC."""
+    try:
+        found = datetime.fromisoformat(time or "").astimezone(UTC)
+    except (ValueError, OverflowError):
+        return time or "at a time that was not kept"
+    return f"{found.day} {found:%b %Y, %H:%M} UTC"
 
 
 def line(record: Record) -> str:

@@ -5,7 +5,7 @@ import functools
 import streamlit as st
 
 from explorer import measure
-from explorer.ui import controls, exports, jobs, live, panels, shell
+from explorer.ui import controls, exports, jobs, live, panels, share, shell
 
 shell.guard()
 st.title("Live run")
@@ -43,7 +43,9 @@ if answer.results or not before:
         live.bars(records, clock)
         if answer.is_over:
             second = live.outputs(problem, records, status)
-            exports.popover(records, "live-run", drawing=live.drawing(records, clock))
+            with st.container(horizontal=True):
+                share.popover(records)
+                exports.popover(records, "live-run", drawing=live.drawing(records, clock))
             st.session_state["live_shown"] = live.Shown(problem=problem, names=backends, records=records)
 else:
     with result:

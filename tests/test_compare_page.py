@@ -150,6 +150,6 @@ def test_ticks_stand_apart(low: float, high: float) -> None:
 
 def test_the_chart_in_words_and_as_a_picture() -> None:
     said = charts_compare.say_ratios(rows())
-    assert said.startswith("B's time over A's at 3 points: 1 faster, 1 slower, 1 too close to call; from 0.5 (")
+    assert said.startswith("Time of B over A at 3 points: 1 faster, 1 slower, 1 too close to call; from 0.5 (")
     pytest.importorskip("vl_convert", reason="pictures need vl-convert-python")
     assert "2.000 × slower" in export.to_svg(charts_compare.ratios(rows(), 1.05).to_dict())

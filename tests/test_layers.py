@@ -15,8 +15,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 # DESIGN's order: none of these may reach, directly or through others, one that stands after it.
 ORDER = (
-    "plain", "masks", "problem", "record", "compare", "cost", "device", "support", "backends", "numerics", "steps",
-    "evidence", "memory", "clock", "measure", "recover", "heads", "experiments", "readings", "path", "engine",
+    "plain", "masks", "problem", "record", "compare", "then", "cost", "device", "support", "backends", "numerics",
+    "steps", "evidence", "memory", "clock", "measure", "recover", "heads", "experiments", "readings", "path", "engine",
     "metrics", "access", "recordings", "charts", "charts_steps", "charts_masks", "charts_heads", "charts_compare",
     "report", "scenes", "tape", "headline", "stage", "rehearse", "ui", "cli", "__main__",
 )  # fmt: skip

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
+import shutil
 import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from explorer import device, measure
+from explorer import charts, device, measure
 from explorer.backends import BACKENDS
 from explorer.job import Call, Loss
 from explorer.problem import PRESETS, Problem
+from explorer.record import Record, Samples, Timing
+from explorer.then import Then
 from explorer.ui import controls, jobs, shell
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -389,3 +396,85 @@ def test_on_a_gpu_live_run_shows_each_backend_with_its_kernels() -> None:
     assert {name: made.status for name, made in found.items()} == {"naive": "ok", "xla": "ok", "cudnn": "ok"}
     assert found["cudnn"].evidence["verdict"] == "fused"
     assert all(made.evidence["proven"] and made.timing.device_ms for made in found.values())
+
+
+# --- share: then and now
+
+
+def test_a_result_s_link_opens_it_beside_a_fresh_run() -> None:
+    test = live(**SMALL, seed="5", backend=["naive", "cudnn"])
+    (address,) = [code.value for code in test.code if "/then?" in code.value and "backend=cudnn" in code.value]
+    asked = parse_qs(urlsplit(address).query)
+    assert (asked["v"], asked["seed"], asked["backend"]) == (["1"], ["5"], ["naive", "cudnn"])
+    told = Then.read(asked["then"][0])
+    assert told.problem == results(test)["naive"].problem
+    assert [(each.backend, each.status) for each in told.figures] == [("naive", "ok"), ("cudnn", "refused")]
+    other = until(opened("then.py", **asked), lambda it: it.exception or said(it, "Largest error"))
+    assert not other.exception
+    assert said(other, "Then's figures are as the link tells them; no recording here vouches")
+    (row, lost) = table_with(other, "now / then").to_dict("records")
+    then = told.figures[0].wall
+    assert then is not None
+    assert row["wall, then"].startswith(charts.ms(then.median))
+    assert re.search(r"\((wall|device)\), (faster|slower|too close to call)", row["now / then"])
+    assert lost["status, now"] == lost["status, then"]
+    assert lost["now / then"] == "—"
+    # Run again in this session, as the first run's figures may be those of the link itself
+    (found,) = [job for job in jobs.engine().jobs() if job.label == "then and now"]
+    assert found.state == "done"
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="what is missing is a CPU's")
+def test_a_link_from_elsewhere_names_what_is_missing_here() -> None:
+    strange = "<b>:red[H900]**"
+    told = then_of({"gpu": strange, "cudnn": "99.1", "jax": "9.9"}, "flash9", "naive", "cudnn", "cudnn:bfloat16")
+    test = until(opened("then.py", then=told.write()), lambda it: it.exception or said(it, "Largest error"))
+    assert not test.exception
+    assert said(test, "Not known to this version, and so not run and not replaced: flash9")
+    assert said(test, r"There then and missing here, not replaced by anything: .*cuDNN 99\.1")
+    assert not said(test, r"(?<!\\)<b>|:red\[")
+    row, _, *cudnn = table_with(test, "now / then").to_dict("records")
+    assert (row["backend"], row["status, now"], row["now / then"]) == ("flash9 float32", "not measured here", "—")
+    assert [each["status, now"].split(":")[0] for each in cudnn] == ["refused"] * 2
+    assert "9.9" in table_with(test, "the two").to_csv()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("0.abc", "must be of schema 1, got 0"),
+        ("1.abc", "cut off"),
+        ("big", r"q\\?_len must be from 1 to 2147483647, got 99999999999"),
+    ],
+)
+def test_a_link_that_can_t_be_read_says_why(text: str, sentence: str) -> None:
+    if text == "big":
+        values = json.loads(zlib.decompress(base64.urlsafe_b64decode(then_of({}, "naive").write()[2:] + "===")))
+        values["p"]["q_len"] = 99999999999
+        text = "1." + base64.urlsafe_b64encode(zlib.compress(json.dumps(values).encode())).decode()
+    test = opened("then.py", then=text, v="0")
+    assert not test.exception
+    assert said(test, sentence)
+    assert said(test, "the link must be of version 1, got v=0")
+
+
+def test_without_a_link_it_says_where_one_comes_from() -> None:
+    test = opened("then.py", backend="")
+    assert not test.exception
+    assert said(test, "makes one")
+
+
+def then_of(environment: dict[str, str], *backends: str) -> Then:
+    timing = Timing(lower_ms=1.0, compile_ms=2.0, cache_hit=False, first_call_ms=3.0, wall_ms=Samples((1.0, 1.1, 1.2)))
+    problem = Problem.of(batch=1, q_len=16, heads=1, head_dim=8)
+    made = [
+        Record(problem=problem.but(dtype=dtype or "float32"), backend=name, status="ok", timing=timing,
+               environment=environment)
+        for name, _, dtype in (spec.partition(":") for spec in backends)
+    ]  # fmt: skip
+    return Then.of(made)
+
+
+def table_with(test: AppTest, column: str) -> Any:
+    found = next(frame.value for frame in test.dataframe if column in frame.value.columns)
+    return found

@@ -122,19 +122,19 @@ def headline(found: Comparison, slower_than: float) -> None:
             st.metric(f"{sign} {said}", count, border=True)
 
 
-def environments(rows: Sequence[dict[str, Any]]) -> None:
+def environments(rows: Sequence[dict[str, Any]], one: str = "A", other: str = "B") -> None:
     """What differs, in view; all of both, a click away."""
-    other = compare.different(rows)
-    st.markdown("**Where they were measured**: " + ("different in" if other else "the same environment."))
-    if other:
-        panels.table(_beside(other), alt_text="Where the environments of A and of B differ")
+    differing = compare.different(rows)
+    st.markdown("**Where they were measured**: " + ("different in" if differing else "the same environment."))
+    if differing:
+        panels.table(_beside(differing, one, other), alt_text=f"Where the environments of {one} and {other} differ")
     with st.expander("Both environments whole"):
-        panels.table(_beside(rows), alt_text="The environments of A and of B side by side")
+        panels.table(_beside(rows, one, other), alt_text=f"The environments of {one} and {other} side by side")
 
 
-def _beside(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _beside(rows: Sequence[dict[str, Any]], one: str, other: str) -> list[dict[str, Any]]:
     said = {True: "same", False: "different"}
-    return [{"part": row["name"], "A": row["a"], "B": row["b"], "A and B": said[row["same"]]} for row in rows]
+    return [{"part": row["name"], one: row["a"], other: row["b"], "the two": said[row["same"]]} for row in rows]
 
 
 def rows_of(found: Comparison) -> list[dict[str, Any]]:

@@ -79,7 +79,7 @@ def draw() -> None:
 
 def current() -> tuple[Problem, tuple[str, ...]]:
     """The Problem and the backends that the controls show; without any, says so and stops the page."""
-    _summary()
+    notices()
     problem, names = peek()
     if not names:
         st.info("Choose at least one backend in the sidebar, and its numbers appear here.", icon=":material/tune:")
@@ -267,12 +267,12 @@ def _notice(*names: str) -> None:
             st.markdown(f":red[:material/error: {sentence}]")
 
 
-def _summary() -> None:
-    """The same on the page, since the sidebar may be closed."""
-    notices: dict[str, str] = st.session_state[NOTICES]
-    if notices:
+def notices() -> None:
+    """What a link asked for and can't have, on the page too, since the sidebar may be closed."""
+    found: dict[str, str] = st.session_state[NOTICES]
+    if found:
         st.warning(
-            "\n".join(f"- {sentence}" for sentence in notices.values()) + "\n\nWhat the controls show counts instead.",
+            "\n".join(f"- {sentence}" for sentence in found.values()) + "\n\nWhat the controls show counts instead.",
             title="Something that was asked for doesn't exist here",
             icon=":material/link_off:",
         )

@@ -11,6 +11,7 @@ import streamlit as st
 
 from explorer import charts_time, curves, export, report
 from explorer.record import Record
+from explorer.ui import share
 
 NO_PICTURES = "Pictures need the package vl-convert-python, which is not installed here."
 
@@ -77,19 +78,21 @@ def _button(label: str, made: Callable[[], Any], file: str, mime: str, key: str,
 
 
 def _script(records: Sequence[Record], key: str) -> None:
-    """A record as a Python script of its own, in view and to take along."""
+    """A record as a link to then and now, and as a Python script of its own, in view and to take along."""
     timed = [found for found in records if found.timing is not None]
     if not timed:
         st.caption("A script is there once a record has times.")
         return
     chosen = st.selectbox(
-        "Python script of",
+        "Link and Python script of",
         range(len(timed)),
         format_func=lambda index: _name(timed[index]),
         key=f"{key}-script-of",
-        help="Times the same call in the same way with JAX alone, without this package.",
+        help="The link opens these figures beside a fresh run. The script times the same call in the same way with JAX "
+        "alone, without this package.",
     )
     made = timed[chosen]
+    st.code(share.address([made]), language=None)
     try:
         text = export.script(made)
     except ValueError as error:
