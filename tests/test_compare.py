@@ -87,6 +87,9 @@ def test_the_threshold_is_for_the_interval_not_for_the_median() -> None:
     assert ratio is not None
     assert ratio.value > 1.05
     assert not ratio.is_slower_than(1.05)
+    unsure = Ratio(value=1.1, interval=(1.04, 1.16))
+    assert unsure.verdict == "slower"
+    assert not unsure.is_slower_than(1.05)
     sure = only(made(), made(factor=1.2)).ratio
     assert sure is not None
     assert sure.is_slower_than(1.05)

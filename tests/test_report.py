@@ -100,6 +100,12 @@ def test_charts_are_within_and_share_no_names(text: str) -> None:
     assert all((attrs["aria-label"] or "").startswith("Time of a call") for attrs in figures)
 
 
+def test_two_pictures_keep_their_own_names() -> None:
+    drawn = '<clipPath id="clip0"/><g clip-path="url(#clip0)"/><use href="#clip0"/>'
+    kept = '<clipPath id="c1-clip0"/><g clip-path="url(#c1-clip0)"/><use href="#c1-clip0"/>'
+    assert report._own_ids(drawn, "c1-") == kept
+
+
 def test_texts_are_no_markup() -> None:
     proof = {"verdict": NASTY, "note": NASTY, "custom_calls": [NASTY], "kernels_reason": NASTY, "remark": NASTY,
              "kernels": [{"name": NASTY, "count": 1, "share": 1.0}]}  # fmt: skip
