@@ -185,8 +185,8 @@ def table(lines: Sequence[Line]) -> list[str]:
             (
                 str(each.number),
                 each.title,
-                _seconds(each.first_s),
-                _seconds(each.second_s),
+                seconds(each.first_s),
+                seconds(each.second_s),
                 deadline,
                 each.memory,
                 state,
@@ -202,5 +202,5 @@ def table(lines: Sequence[Line]) -> list[str]:
     return out
 
 
-def _seconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f} s"
+def seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f} s" if value >= 0.1 else f"{value:.2f} s"

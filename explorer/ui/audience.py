@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import streamlit as st
 
-from explorer import plain, stage
+from explorer import charts_time, plain, stage
 from explorer.ui.hall import Show, hall
-from explorer.ui.stage import STYLE, Now, chart, choose, draw
+from explorer.ui.stage import STYLE, Now, chart, draw
 
 FOLLOW_S = 2.0
 TOUCHED = "watch_touched"
@@ -44,7 +44,9 @@ def _slider(show: Show, code: str) -> int | None:
     touched: dict[str, int] = st.session_state.setdefault(TOUCHED, {})
     wanted = touched.get(key, show.value)
     st.session_state[key] = wanted if wanted in options else options[-1]
-    return choose(show.scene, options, key, _slid)
+    if len(options) == 1:
+        return options[0]
+    return st.select_slider(charts_time.WORDS[show.scene.axis], options, key=key, on_change=_slid, args=(key,))
 
 
 def _slid(key: str) -> None:

@@ -28,12 +28,12 @@ SETTLE_S = 0.15  # a scene's first picture does not wait for its run
 WATCH_S = 0.4
 LEAST_LIMIT_S, REHEARSAL_LIMIT_S = 60.0, 300.0
 STARTING = "the worker is starting"
-TEXT, HEIGHT = 17, 325  # px in charts, on a stage of 1280 × 720
+TEXT, HEIGHT = 17, 310  # px in charts, on a stage of 1280 × 720
 UNIT = re.compile(r"(?<=\d) (?=×|[µmn]?s\b|[KMGT]iB|bytes)")  # a number and its unit stay on one line
 # Large type, and nothing but the stage: Streamlit has no settings for either.
 STYLE = """<style>
 [data-testid="stSidebar"], [data-testid="stHeader"], [data-testid="stExpandSidebarButton"] { display: none }
-[data-testid="stMainBlockContainer"] { padding: 1.2rem clamp(1rem, 3vw, 4rem) 5.5rem }
+[data-testid="stMainBlockContainer"] { padding: 1.2rem clamp(1rem, 3vw, 4rem) 4.4rem }
 .stage-place { font-size: clamp(0.85rem, 1.1vw, 1.3rem); margin: 0 }
 h1.stage-title { font-size: clamp(1.35rem, 2.3vw, 2.9rem); font-weight: 500; line-height: 1.15; margin: 0; padding: 0 }
 .stage-sentence { font-size: clamp(1.5rem, 2.9vw, 3.7rem); font-weight: 600; line-height: 1.18; margin: 0 0 0.2em }
@@ -101,8 +101,10 @@ def prepare() -> None:
         st.caption("Rehearsing runs every scene twice here and keeps the records as the talk's tape.")
     status = st.container()
     here = jobs.device()
-    _tape_state(play, here)
+    on_tape = st.container()
     answer = _rehearsal(play, here, status)
+    with on_tape:
+        _tape_state(hall().play(play.name), here)  # with what has just been rehearsed
     if answer is not None:
         panels.watch(answer, into=status)
 
@@ -162,12 +164,9 @@ def _rehearsal(play: Play, here: Device | None, status: Any) -> Answer | None:
         if answer.is_over:
             hall().record(play.name, tuple(each for take in takes.values() for each in take.records))
     lines = rehearse.sheet(play.talk, takes, play.own, here)
-    panels.table([_row(line, bool(takes)) for line in lines], alt_text="Run sheet: each scene with its times and risks")
+    panels.table([_row(line) for line in lines], alt_text="Run sheet: each scene with its times, memory and state")
+    _risks([line for line in lines if line.is_tape or line.first_s is not None or takes])
     if takes:
-        for line in (line for line in lines if line.fails):
-            st.error(
-                plain.markdown(f"Scene {line.number} would fail: {'; '.join(line.risks)}"), icon=":material/error:"
-            )
         st.download_button(
             "Tape (JSON lines)", lambda: tape.lines(each for take in takes.values() for each in take.records),
             file_name=f"{play.talk.name}.tape.jsonl", mime="application/jsonl", icon=":material/download:",
@@ -176,18 +175,32 @@ def _rehearsal(play: Play, here: Device | None, status: Any) -> Answer | None:
     return answer
 
 
-def _row(line: rehearse.Line, is_rehearsed: bool) -> dict[str, Any]:
-    measured = bool(line.says) or line.fails
+def _row(line: rehearse.Line) -> dict[str, Any]:
+    """Words only: a dash for what is missing goes with no number."""
+    is_measured = bool(line.says) or line.fails
     known = line.is_tape or line.first_s is not None
-    risks = "; ".join(line.risks) if known or is_rehearsed else ""
+    state = "words" if not is_measured else "fails" if line.fails and known else "from tape" if line.is_tape else "live"
     return {
         "scene": f"{line.number}. {line.title}",
-        "first run, s": None if line.first_s is None else round(line.first_s, 1),
-        "second run, s": None if line.second_s is None else round(line.second_s, 1),
-        "deadline, s": line.deadline_s if measured else None,
-        "memory": line.memory or None,
-        "risks": risks or ("none" if known else "not rehearsed" if measured else "words only"),
+        "plays": state if known or not is_measured else "not rehearsed",
+        "first run": rehearse.seconds(line.first_s) or None,
+        "second run": rehearse.seconds(line.second_s) or None,
+        "deadline": f"{line.deadline_s:g} s" if is_measured else None,
+        "memory of free": line.memory or None,
     }
+
+
+def _risks(lines: Sequence[rehearse.Line]) -> None:
+    """Each risk once, with the scenes it stands for; those of scenes that fail are errors."""
+    found: dict[tuple[str, bool], list[str]] = {}
+    for line in lines:
+        for risk in line.risks:
+            found.setdefault((risk, line.fails), []).append(str(line.number))
+    for (risk, fails), numbers in found.items():
+        which = f"Scene{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+        (st.error if fails else st.warning)(
+            plain.markdown(f"{which}: {risk}"), icon=":material/error:" if fails else ":material/warning:"
+        )
 
 
 def begin(name: str) -> None:
@@ -217,11 +230,11 @@ def perform(play: Play) -> None:
     refusal = "" if here is None else stage.refused(scene, here)
     frozen: Now | None = st.session_state.get(FROZEN)
     status = _bar(play, index, can_run=bool(scene.points) and not (refusal and play.tape.of(scene.points)))
-    words, slider, picture = st.container(), st.container(), st.container()
+    words, points, picture = st.container(), st.container(), st.container()
     answer = None if frozen else _run(play, index, here, refusal, status)
     now = frozen
     if now is None:
-        with slider:
+        with points:
             now = _now(play, index, answer, here, refusal)
     st.session_state[LAST] = now
     said = draw(words, play.talk.title, scene, index, count, now, _waiting(scene, answer, refusal))
@@ -349,7 +362,7 @@ def _trouble(answer: Answer | None) -> str:
 
 
 def _now(play: Play, index: int, answer: Answer | None, here: Device | None, refusal: str) -> Now:
-    """What is to be seen, and the slider, which has measured values only."""
+    """What is to be seen, and at which of the measured values."""
     scene = play.talk.scenes[index]
     deadline = _deadline(scene, answer)
     shown = stage.choose(
@@ -362,7 +375,7 @@ def _now(play: Play, index: int, answer: Answer | None, here: Device | None, ref
         trouble=_trouble(answer),
     )
     label = label_of(scene, shown, here)
-    return Now(index=index, shown=shown, value=_slider(scene, shown, f"stage_value_{play.name}_{index}"), label=label)
+    return Now(index=index, shown=shown, value=_points(scene, shown, f"stage_value_{play.name}_{index}"), label=label)
 
 
 def _gpu(here: Device | None) -> str | None:
@@ -380,28 +393,43 @@ def label_of(scene: Scene, shown: Shown, here: Device | None) -> str:
     return f"live on {last.environment.get('gpu') or last.where}, {tape.clock_time(last)}{part}"
 
 
-def _slider(scene: Scene, shown: Shown, key: str) -> int | None:
+def _points(scene: Scene, shown: Shown, key: str) -> int | None:
+    """The measured values, and one of them chosen, by mouse or arrow keys.
+
+    No range slider: once it had the focus, it would take a remote's Page Up and Page Down for itself.
+    """
     options = stage.values(scene, shown)
     if not options:
         return None
     wanted = st.session_state.get(f"{key}_wanted")
-    st.session_state[key] = wanted if wanted in options else options[-1]
-    return choose(scene, options, key, _slid)
-
-
-def choose(scene: Scene, options: Sequence[int], key: str, moved: Any) -> int:
-    """The slider over measured values, with its name beside it."""
+    value = st.session_state[key] = wanted if wanted in options else options[-1]
     if len(options) == 1:
-        return options[0]
-    words = charts_time.WORDS[scene.axis]
-    with st.container(horizontal=True, vertical_alignment="bottom", key="stage_slider"):
+        return value
+    place, words = options.index(value), charts_time.WORDS[scene.axis]
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="stage_points"):
         st.html(f'<p class="stage-small">{plain.html(words)}</p>', width="content")
-        return st.select_slider(words, options, key=key, on_change=moved, args=(key,), label_visibility="collapsed")
+        st.button(
+            "Less", icon=":material/chevron_left:", shortcut="Left", key="stage_less", disabled=place == 0,
+            on_click=_to, args=(key, options[max(place - 1, 0)]),
+        )  # fmt: skip
+        st.segmented_control(
+            words, options, key=key, required=True, on_change=_chosen_point, args=(key,), label_visibility="collapsed",
+            format_func=curves.length,
+        )  # fmt: skip
+        st.button(
+            "More", icon=":material/chevron_right:", shortcut="Right", key="stage_more",
+            disabled=place == len(options) - 1, on_click=_to, args=(key, options[min(place + 1, len(options) - 1)]),
+        )  # fmt: skip
+    return value
 
 
-def _slid(key: str) -> None:
+def _chosen_point(key: str) -> None:
+    _to(key, st.session_state[key])
+
+
+def _to(key: str, value: int) -> None:
     """Kept apart from the widget: another scene drops the widget's own value."""
-    st.session_state[f"{key}_wanted"] = st.session_state[key]
+    st.session_state[f"{key}_wanted"] = value
 
 
 def _waiting(scene: Scene, answer: Answer | None, refusal: str) -> str:
