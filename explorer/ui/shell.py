@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import streamlit as st
+from streamlit.delta_generator_singletons import context_dg_stack, get_default_dg_stack_value
 
 from explorer import scenes
 from explorer.ui import controls, progress
@@ -67,6 +68,9 @@ _running = threading.local()
 
 def run() -> None:
     """One run of the app: frame, controls, page."""
+    # A fragment's run leaves its place behind in its thread (1.67); when a key or a slider comes meanwhile, the same
+    # thread goes on with the whole app, and would draw all of it in there.
+    context_dg_stack.set(get_default_dg_stack_value())
     page = _frame()
     with st.sidebar:
         st.markdown("#### Attention Explorer")
