@@ -2,6 +2,9 @@
 PYTHON ?=
 export PYTHON
 
+# Test files run side by side on a CPU, one after the other on a GPU: what one does would be in another's times.
+PROCESSES ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo 0 || echo 2)
+
 SETUP := scripts/setup
 RUN   := .venv/bin/python -m
 
@@ -23,7 +26,7 @@ run:
 
 test:
 	@$(SETUP) dev
-	@$(RUN) pytest $(TESTS)
+	@$(RUN) pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 lint:
 	@$(SETUP) dev

@@ -12,10 +12,12 @@ left.markdown(
     "questions: **predict**, then let this machine **measure**, and see why."
 )
 right.latex(path.FORMULA)
-path.heading()
+progress_so_far = st.container()
 status = st.container()
 question = path.at_hand()
 answer = path.card(question, status)
+with progress_so_far:  # after the card: a measurement that has just ended counts
+    path.heading()
 
 st.subheader("The whole path")
 path.contents()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 TIMEOUT_S = 120
+LONG_FILES = ("test_app.py", "test_path_walk.py", "test_cluster.py", "test_jaxcheck.py", "test_engine.py")
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 CHROMIUM_FLAGS = (
     "--no-sandbox",  # Chromium refuses to start as root with it
@@ -108,8 +109,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # In CI a missing Chromium is a failure: the fixture says so.
         if item.get_closest_marker("browser") and not IN_CI and (why := chromium_missing()):
             item.add_marker(pytest.mark.skip(reason=why))
-    # Playwright leaves an event loop in this thread, so its tests come after all others.
-    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
+    # The long files come first where files run side by side, else in the order of their names, the browser's last.
+    if config.getoption("numprocesses", None):
+        items.sort(key=lambda item: item.path.name not in LONG_FILES)
+    else:
+        items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
 
 
 @dataclass(kw_only=True)
@@ -190,18 +194,18 @@ def fresh_server() -> Iterator[Callable[..., Server]]:
         server.log.unlink(missing_ok=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """One running app for all tests that only visit it."""
+    """One running app for all of a module's tests that only visit it."""
     running = start_server()
     yield running
     running.stop()
     running.log.unlink(missing_ok=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """A headless Chromium, through Playwright."""
+    """A headless Chromium, through Playwright, which keeps an event loop in this thread until the module's end."""
     if why := chromium_missing():
         pytest.fail(f"browser tests must run in CI: {why}")
     from playwright.sync_api import sync_playwright
