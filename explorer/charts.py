@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 import altair as alt
 import numpy as np
 import pyarrow as pa
+from altair.utils import schemapi
 
 from explorer.backends import BACKENDS
 from explorer.problem import AXIS_LETTERS
@@ -113,7 +114,7 @@ _Drawn = TypeVar("_Drawn", bound=Callable[..., Any])
 _DRAWINGS: OrderedDict[bytes, Any] = OrderedDict()
 _DRAWINGS_MOST = 64
 _SPECS: OrderedDict[int, tuple[Any, dict[str, Any]]] = OrderedDict()
-alt.utils.schemapi.disable_debug_mode()  # Altair checks each part as it is made; the tests check the whole
+schemapi.disable_debug_mode()  # Altair checks each part as it is made; the tests check the whole
 alt.data_transformers.disable_max_rows()  # a page decides itself how much it shows
 alt.theme.enable("none")  # sizes come from the page, colours from Streamlit's theme
 

@@ -212,7 +212,7 @@ def weights(found: np.ndarray, *, title: str, height: int = HEIGHT) -> Drawing:
             y=y,
             color=alt.ColorValue(
                 STATE_COLOURS[NAN],
-                condition={"test": "isValid(datum.value) && isFinite(datum.value)", **colour.to_dict()},
+                condition={"test": "isValid(datum.value) && isFinite(datum.value)"} | dict[str, Any](colour.to_dict()),
             ),
             tooltip=[alt.Tooltip("query:O"), alt.Tooltip("key:O"), alt.Tooltip("weight:Q", format=".5f")],
         )

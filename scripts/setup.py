@@ -120,6 +120,8 @@ def pip(*arguments: str, env: dict[str, str] | None = None) -> None:
 
 def compile_modules() -> None:
     """Bytecode on every core, without the packages' own tests: done by pip it takes longer than all else."""
+    with LOG.open("a") as log:
+        log.write("Compiling the modules, so that the first start is quick\n")
     run(VENV_PYTHON, "-c", COMPILE)
 
 
