@@ -204,6 +204,7 @@ def weights(found: np.ndarray, *, title: str, height: int = HEIGHT) -> Drawing:
     )
     x = alt.X("key:O", scale=alt.Scale(domain=list(range(m)), padding=0), axis=axis("key", m))
     y = alt.Y("query:O", scale=alt.Scale(domain=list(range(n)), padding=0), axis=axis("query", n))
+    shown: Any = colour.to_dict()
     squares = (
         alt.Chart(table)
         .mark_rect(stroke=None, invalid="show")
@@ -212,7 +213,7 @@ def weights(found: np.ndarray, *, title: str, height: int = HEIGHT) -> Drawing:
             y=y,
             color=alt.ColorValue(
                 STATE_COLOURS[NAN],
-                condition={"test": "isValid(datum.value) && isFinite(datum.value)"} | dict[str, Any](colour.to_dict()),
+                condition={"test": "isValid(datum.value) && isFinite(datum.value)"} | shown,
             ),
             tooltip=[alt.Tooltip("query:O"), alt.Tooltip("key:O"), alt.Tooltip("weight:Q", format=".5f")],
         )

@@ -34,7 +34,7 @@ problem = {{ batch = {batch}, heads = 8, q_len = {length}, head_dim = 8 }}
 """
 # A second or two a backend on any CPU, so that the worker can be killed meanwhile
 LONG = {"title": "Long", "page": "live", "deadline": 50, "batch": 4, "length": 512, "more": ""}
-LATE = {"title": MARKUP, "page": "live", "deadline": 0, "batch": 1, "length": 24, "more": ""}
+LATE = {"title": MARKUP, "page": "live", "deadline": 0, "batch": 4, "length": 384, "more": ""}
 ALONG = 'axis = "q_len"\nvalues = [8, 16]'
 NEXT = {"title": "Next", "page": "latency", "deadline": 50, "batch": 1, "length": 8, "more": ALONG}
 
