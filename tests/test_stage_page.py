@@ -237,3 +237,22 @@ def test_those_who_wait_are_told_that_a_presentation_goes_first() -> None:
     assert "a presentation goes first" in jobs.progress(second)[1]
     assert "presentation" not in jobs.progress(first)[1]
     assert second.wait(WAIT_S)
+
+
+def _after_a_fragment() -> None:
+    """The app as it runs in a thread in which a fragment has just run, and left its place behind."""
+    import streamlit as st
+    from streamlit.delta_generator_singletons import context_dg_stack
+
+    from explorer.ui import shell
+
+    left = st.sidebar.container(key="left")
+    context_dg_stack.set((*context_dg_stack.get(), left))
+    shell.run()
+
+
+def test_a_run_after_a_fragments_draws_in_the_page() -> None:
+    test = AppTest.from_function(_after_a_fragment, default_timeout=WAIT_S).run()
+    assert not test.exception
+    assert test.main.title
+    assert not test.sidebar.title
