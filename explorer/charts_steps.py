@@ -89,7 +89,9 @@ def array(
     if row is not None:
         frame = alt.Chart(pd.DataFrame({rows: [row]})).mark_rect(filled=False, stroke=MARK, strokeWidth=2)
         layers.append(frame.encode(y=alt.Y(f"{rows}:O"), x=alt.XValue(0), x2=alt.X2Value("width")))
-    heading = alt.Title(title, subtitle=subtitle, anchor="start", fontSize=13, subtitleFontSize=12)
+    heading = alt.Title(
+        title, subtitle=subtitle, anchor="start", fontSize=13, subtitleFontSize=12, subtitleColor=NEUTRAL
+    )
     return alt.layer(*layers).properties(title=heading, height=height)
 
 

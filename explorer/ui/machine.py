@@ -45,10 +45,11 @@ def readiness(here: Device) -> None:
     with st.container(gap="xsmall"):
         for name, backend in BACKENDS.items():
             why = backend.why_not(ASKED, here)
-            label, state, about = st.columns([0.24, 0.13, 0.63], gap="small", vertical_alignment="top")
-            label.html(panels.tag(name))
-            ready = ":green-badge[:material/check_circle: ready]"
-            state.markdown(ready if why is None else ":gray-badge[:material/block: not here]")
+            head, about = st.columns([0.42, 0.58], gap="small")
+            with head.container(horizontal=True, horizontal_alignment="distribute", gap="small"):
+                st.html(panels.tag(name), width="content")
+                ready = ":green-badge[:material/check_circle: ready]"
+                st.markdown(ready if why is None else ":gray-badge[:material/block: not here]", width="content")
             about.caption(backend.about if why is None else why)
 
 
