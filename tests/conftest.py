@@ -110,7 +110,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("browser") and not IN_CI and (why := chromium_missing()):
             item.add_marker(pytest.mark.skip(reason=why))
     # The long files come first where files run side by side, else in the order of their names, the browser's last.
-    if config.getoption("numprocesses", None):
+    if hasattr(config, "workerinput"):
         items.sort(key=lambda item: item.path.name not in LONG_FILES)
     else:
         items.sort(key=lambda item: item.get_closest_marker("browser") is not None)

@@ -1,7 +1,8 @@
-"""How fast Live run answers: python tests/bench/page_rerun.py. Exit 1 if a goal is missed; meant for a quiet machine.
+"""How fast pages answer: python tests/bench/page_rerun.py. Exit 1 if a goal is missed; meant for a quiet machine.
 
 rerun: nothing new to compute, under 60 ms of server time at the median. slider: a move to a compiled shape that was not
-asked before (another seed), beyond its samples under 150 ms. AppTest runs the script as the server does.
+asked before (another seed), beyond its samples under 150 ms. steps, masks: a move there, under 100 ms. AppTest runs the
+script as the server does.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import statistics
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -52,11 +55,33 @@ def main() -> int:
             took = (time.perf_counter() - start) * 1e3
             measured = sum(sum(m.timing.wall_ms.values) for m in app.session_state["live_shown"].records if m.timing)
             moves.append(took - measured)
+        steps = moved(app.switch_page("pages/steps.py").run(), "steps_row", range(3, 13))
+        app.switch_page("pages/masks.py").run()
+        app.sidebar.select_slider(key="q_len").set_value(64).run()
+        masks = app
+        masks.toggle(key="masks_window").set_value(True).run()
+        for left in (4, 5):  # both are compiled and checked
+            masks.slider(key="masks_left").set_value(left).run()
+            time.sleep(5)
+            masks.run()
+        masks = moved(masks, "masks_left", [4, 5] * 5)
     finally:
         jobs.engine().close()
     rerun, move = statistics.median(reruns), statistics.median(moves)
     print(f"rerun {rerun:.0f} ms (goal 60), slider beyond its samples {move:.0f} ms (goal 150)")
-    return int(rerun > 60 or move > 150)
+    print(f"a move on Steps {steps:.0f} ms, on Masks {masks:.0f} ms (goal 100)")
+    return int(rerun > 60 or move > 150 or steps > 100 or masks > 100)
+
+
+def moved(app: Any, key: str, values: Iterable[int]) -> float:
+    """Median time of a run after the slider was moved, in ms."""
+    taken = []
+    for value in values:
+        start = time.perf_counter()
+        app.slider(key=key).set_value(value).run()
+        taken.append((time.perf_counter() - start) * 1e3)
+        assert not app.exception, app.exception
+    return statistics.median(taken)
 
 
 if __name__ == "__main__":
