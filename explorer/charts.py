@@ -156,6 +156,7 @@ def spec(drawing: Any) -> dict[str, Any]:
 
 
 def _table(rows: Sequence[Row]) -> pa.Table:
+    """A column holds one kind of value, as Arrow has it; raises pa.ArrowInvalid for numbers and texts in one."""
     columns = dict.fromkeys(name for row in rows for name in row)
     return pa.table({name: [row.get(name) for row in rows] for name in columns})
 
@@ -251,7 +252,7 @@ def heatmap(
         return alt.LayerChart(layer=[image, scale_only]).properties(**shape)
     i, j = np.indices(array.shape)
     cells = [
-        {"r": int(r), "c": int(c), "v": float(f"{v:.4g}") if np.isfinite(v) else str(v)}
+        {"r": int(r), "c": int(c), "v": float(v) if np.isfinite(v) else None, "text": f"{v:.4g}"}
         for r, c, v in zip((i + row_start).flat, (j + column_start).flat, array.flat, strict=True)
     ]  # fmt: skip
     return (
@@ -277,7 +278,7 @@ def heatmap(
             tooltip=[
                 alt.Tooltip("r:Q", title=rows),
                 alt.Tooltip("c:Q", title=columns),
-                alt.Tooltip("v:N", title=legend),
+                alt.Tooltip("text:N", title=legend),
             ],
         )
         .properties(**shape)

@@ -69,10 +69,21 @@ async def here(count: int | None) -> AsyncIterator[Cluster]:
             await command.end()
 
 
-def _client(address: str, **options: Any) -> Any:
+@contextlib.asynccontextmanager
+async def _client(address: str, **options: Any) -> AsyncIterator[Any]:
+    """A Dask client that is closed however it ends: one that never came up, or whose end was cut short, would close
+    itself when it is collected, in a loop that is gone by then."""
     from distributed import Client
 
-    return Client(address, asynchronous=True, set_as_default=False, timeout=CONNECT_S, **options)
+    client = Client(address, asynchronous=True, set_as_default=False, timeout=CONNECT_S, **options)
+    try:
+        async with client:
+            yield client
+    finally:
+        if client.status not in ("closed", "newly-created"):
+            with contextlib.suppress(Exception):
+                await client.close(timeout=1)
+            client.status = "closed"
 
 
 class Cluster:

@@ -106,11 +106,25 @@ def test_a_small_heatmap_has_a_mark_a_cell() -> None:
     array = np.array([[1.0, -2.0], [np.nan, 0.5]])
     spec = charts.heatmap(array, rows="query", columns="dim").to_dict()
     assert spec["mark"]["type"] == "rect"
-    assert [v["v"] for v in spec["data"]["values"]] == [1.0, -2.0, "nan", 0.5]
+    assert [v["v"] for v in spec["data"]["values"]] == [1.0, -2.0, None, 0.5]
+    assert [v["text"] for v in spec["data"]["values"]] == ["1", "-2", "nan", "0.5"]
     colour = spec["encoding"]["color"]
     assert colour["condition"]["scale"]["domain"] == [-2.0, 2.0]
     assert colour["value"] == charts.NOT_FINITE  # what isn't finite stands on no scale
     assert (spec["encoding"]["y"]["axis"]["title"], spec["encoding"]["x"]["axis"]["title"]) == ("query", "dim")
+
+
+def test_a_chart_s_data_goes_as_a_table_of_one_kind_a_column() -> None:
+    drawn = charts.heatmap(np.array([[1.0, np.nan, np.inf]]), rows="query", columns="dim")
+    first, again = charts.spec(drawn), charts.spec(drawn)
+    table = first["datasets"]["inline"]
+    assert first["data"] == {"name": "inline"}
+    assert table.to_pydict()["v"] == [1.0, None, None]
+    assert table.to_pydict()["text"] == ["1", "nan", "inf"]
+    assert again == first
+    assert again is not first  # Streamlit takes the data out of what it gets
+    del first["datasets"]
+    assert "datasets" in charts.spec(drawn)
 
 
 def decoded(spec: dict[str, Any]) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from explorer import charts_heads, charts_masks, charts_steps, heads, recover, steps
+from explorer import charts, charts_heads, charts_masks, charts_steps, heads, recover, steps
 from explorer.masks import Mask
 from explorer.problem import Problem
 from explorer.recover import LEAKED, MISSED, NAN, SEEN
@@ -23,6 +23,7 @@ def taken_apart(tokens: int = 6) -> steps.Steps:
 
 
 def text(chart: Any) -> str:
+    charts.spec(chart)
     return json.dumps(chart.to_dict())
 
 

@@ -30,6 +30,7 @@ from explorer.ui import controls, jobs, shell
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = {"batch": "1", "q_len": "3", "kv_len": "5", "heads": "1", "head_dim": "1"}
 WAIT_S = 90
+END = r"^Largest error|elements of one head|No backend has a result"
 
 
 def app(**params: Any) -> AppTest:
@@ -79,9 +80,14 @@ def results(test: AppTest) -> dict[str, Any]:
 
 def live(**params: Any) -> AppTest:
     test = opened("live.py", **params)
-    return until(
-        test, lambda it: it.exception or said(it, r"^Largest error|elements of one head|No backend has a result")
-    )
+    until(test, lambda it: it.exception or (_is_over(it) and said(it, END)))
+    assert not test.exception, test.exception
+    return test
+
+
+def _is_over(test: AppTest) -> bool:
+    """The job has ended: a record's card is there before the job is over."""
+    return "live_shown" in test.session_state
 
 
 @pytest.fixture(scope="module", autouse=True)
