@@ -75,7 +75,7 @@ async def _client(address: str, **options: Any) -> AsyncIterator[Any]:
     itself when it is collected, in a loop that is gone by then."""
     from distributed import Client
 
-    client = Client(address, asynchronous=True, set_as_default=False, timeout=CONNECT_S, **options)
+    client: Any = Client(address, asynchronous=True, set_as_default=False, timeout=CONNECT_S, **options)
     try:
         async with client:
             yield client

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 TIMEOUT_S = 120
-LONG_FILES = ("test_app.py", "test_path_walk.py", "test_cluster.py", "test_jaxcheck.py", "test_engine.py")
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 CHROMIUM_FLAGS = (
     "--no-sandbox",  # Chromium refuses to start as root with it
@@ -109,11 +108,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # In CI a missing Chromium is a failure: the fixture says so.
         if item.get_closest_marker("browser") and not IN_CI and (why := chromium_missing()):
             item.add_marker(pytest.mark.skip(reason=why))
-    # The long files come first where files run side by side, else in the order of their names, the browser's last.
-    if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: item.path.name not in LONG_FILES)
-    else:
-        items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
+    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
+    if hasattr(
+        config, "workerinput"
+    ):  # files side by side: what starts whole apps of its own stays in one of the processes
+        items.sort(key=lambda item: not _is_heavy(item))
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group("heavy" if _is_heavy(item) else item.path.stem))
+
+
+def _is_heavy(item: pytest.Item) -> bool:
+    return item.get_closest_marker("browser") is not None or item.path.name == "test_cluster.py"
 
 
 @dataclass(kw_only=True)
