@@ -145,7 +145,8 @@ def test_waiting_times_fall_into_cumulative_buckets() -> None:
 
 
 def test_a_job_s_id_and_label_stay_out_of_the_log(engine: Engine) -> None:
-    (job, *_) = engine.jobs()
+    job = engine.submit(metrics.prove, {}, visitor=VISITOR, label="secret shape")
+    assert job.wait(60)
     record = logging.LogRecord("explorer.engine", logging.WARNING, "", 0, "worker %s died during %s", ("0", job), None)
     assert json.loads(metrics.JsonLines().format(record))["message"] == f"worker 0 died during a job ({job.state})"
 
