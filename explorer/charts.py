@@ -127,10 +127,8 @@ def kept(make: _Drawn) -> _Drawn:
         key = hashlib.blake2b(pickle.dumps((make.__name__, args, sorted(kwargs.items())), protocol=5)).digest()
         found = _DRAWINGS.get(key)
         if found is None:
-            found = _DRAWINGS[key] = make(*args, **kwargs)
-            while len(_DRAWINGS) > _DRAWINGS_MOST:
-                with contextlib.suppress(KeyError):  # another thread may have been quicker
-                    _DRAWINGS.popitem(last=False)
+            found = make(*args, **kwargs)
+            _keep(_DRAWINGS, key, found)
         return found
 
     return drawn  # pyright: ignore[reportReturnType]
@@ -148,11 +146,16 @@ def spec(drawing: Any) -> dict[str, Any]:
             made["datasets"] = {**made.get("datasets", {}), "inline": made["data"].pop("values")}
             made["data"]["name"] = "inline"
         made["datasets"] = {name: _table(rows) for name, rows in made.get("datasets", {}).items()}
-        known = _SPECS[id(drawing)] = (drawing, made)  # the drawing is kept, so that no other one gets its id
-        while len(_SPECS) > _DRAWINGS_MOST:
-            with contextlib.suppress(KeyError):  # another thread may have been quicker
-                _SPECS.popitem(last=False)
+        known = (drawing, made)  # the drawing is kept, so that no other one gets its id
+        _keep(_SPECS, id(drawing), known)
     return dict(known[1])  # Streamlit takes the data out of what it is given
+
+
+def _keep(kept: OrderedDict[Any, Any], key: Any, value: Any) -> None:
+    kept[key] = value
+    while len(kept) > _DRAWINGS_MOST:
+        with contextlib.suppress(KeyError):  # another thread may have been quicker
+            kept.popitem(last=False)
 
 
 def _table(rows: Sequence[Row]) -> pa.Table:

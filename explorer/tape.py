@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -57,18 +56,8 @@ def read(path: str | os.PathLike[str]) -> Tape:
 
 def of_text(text: str, name: str) -> Tape:
     """As read, from an upload."""
-    records, losses = [], []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip():
-            try:
-                records.append(Record.from_json(json.loads(line)))
-            except ValueError as error:
-                losses.append(f"line {number} of {name} was left out: {error}")
+    records, losses = record.parse_lines(text, name)
     return Tape(name=name, records=tuple(records), losses=tuple(losses))
-
-
-def lines(records: Iterable[Record]) -> str:
-    return "".join(record.line(each) + "\n" for each in records)
 
 
 def label(records: Sequence[Record], here: str | None = None, now: datetime.datetime | None = None) -> str:

@@ -134,15 +134,19 @@ def earlier(shown: Shown, answer: Answer) -> None:
 
 
 def bars(records: Sequence[Record], on: charts.Clock) -> None:
-    rows = record.rows([found for found in records if found.status != "refused"])
+    rows = _shown(records)
     if any(row[on] is not None for row in rows):
         panels.chart(charts.bars(rows, on), say=charts.say_bars(rows, on))
 
 
 def drawing(records: Sequence[Record], on: charts.Clock) -> Callable[[], Any] | None:
     """The bars, for an export; None where no record has a time."""
-    rows = record.rows([found for found in records if found.status != "refused"])
+    rows = _shown(records)
     return (lambda: charts.bars(rows, on)) if any(row[on] is not None for row in rows) else None
+
+
+def _shown(records: Sequence[Record]) -> list[dict[str, Any]]:
+    return record.rows([found for found in records if found.status != "refused"])
 
 
 def outputs(problem: Problem, records: Sequence[Record], status: Any) -> Answer | None:

@@ -12,7 +12,7 @@ from typing import Any
 import altair as alt
 import streamlit as st
 
-from explorer import charts, charts_time, curves, plain, record, rehearse, scenes, stage, sweep, tape
+from explorer import charts, charts_time, curves, export, plain, record, rehearse, scenes, stage, sweep, tape
 from explorer.device import Device
 from explorer.engine import Call, Priority
 from explorer.headline import Headline
@@ -168,7 +168,7 @@ def _rehearsal(play: Play, here: Device | None, status: Any) -> Answer | None:
     _risks([line for line in lines if line.is_tape or line.first_s is not None or takes])
     if takes:
         st.download_button(
-            "Tape (JSON lines)", lambda: tape.lines(each for take in takes.values() for each in take.records),
+            "Tape (JSON lines)", lambda: export.to_json_lines(each for take in takes.values() for each in take.records),
             file_name=f"{play.talk.name}.tape.jsonl", mime="application/jsonl", icon=":material/download:",
             key="stage_save_tape", on_click="ignore",
         )  # fmt: skip
