@@ -121,6 +121,16 @@ def _is_heavy(item: pytest.Item) -> bool:
     return item.get_closest_marker("browser") is not None or item.path.name == "test_cluster.py"
 
 
+@pytest.fixture(scope="module")
+def app_engine() -> Iterator[None]:
+    """The queue of pages under AppTest ends with the module and is forgotten: the next module's pages start another."""
+    from explorer.ui import jobs
+
+    yield
+    jobs.engine().close()
+    jobs.desk.clear()
+
+
 @dataclass(kw_only=True)
 class Server:
     """The app as its own process."""

@@ -15,9 +15,9 @@ from explorer import casts, charts_fp8, fp8, recipes, record, recordings, roundi
 from explorer.problem import Problem
 from explorer.record import Record, Samples, Timing
 from explorer.ui import fp8 as fp8_page
-from explorer.ui import jobs
 from explorer.ui import transformer_engine as te_page
 
+pytestmark = pytest.mark.usefixtures("app_engine")
 ROOT = Path(__file__).resolve().parent.parent
 CAUSAL = Problem(dtype="bfloat16", causal=True, q_len=2048, kv_len=2048)
 KERNEL = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_{}_knob_32_64x256x64"
@@ -102,13 +102,6 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
     for cached in (te_page.recorded, fp8_page.recorded_table):
         cached.clear()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def engine() -> Iterator[None]:
-    yield
-    jobs.engine().close()
-    jobs.desk.clear()
 
 
 def opened(page: str, **params: str) -> AppTest:

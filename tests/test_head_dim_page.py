@@ -15,7 +15,7 @@ from explorer import device, matrix, support
 from explorer.backends import BACKENDS
 from explorer.problem import Problem
 from explorer.support import Proof
-from explorer.ui import jobs, limits
+from explorer.ui import limits
 
 ROOT = Path(__file__).resolve().parent.parent
 WAIT_S = 90
@@ -25,14 +25,12 @@ TINY = {"batch": "1", "q_len": "4", "heads": "1", "backend": ""}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def own_cache(app_engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """One worker for all tests, with a cache of its own: nothing is proven at the start."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EXPLORER_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         limits.shipped.clear()
         yield
-        jobs.engine().close()
-        jobs.desk.clear()
 
 
 def opened(**params: str) -> AppTest:

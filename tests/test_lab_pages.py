@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import planted
@@ -14,6 +14,7 @@ from streamlit.testing.v1 import AppTest
 from explorer import charts_steps, path, recover
 from explorer.ui import jobs
 
+pytestmark = pytest.mark.usefixtures("app_engine")
 ROOT = Path(__file__).resolve().parent.parent
 WAIT_S = 110
 
@@ -53,13 +54,6 @@ def progress(test: AppTest) -> str:
 
 def charts(test: AppTest) -> int:
     return len(test.get("vega_lite_chart"))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def engine() -> Iterator[None]:
-    yield
-    jobs.engine().close()
-    jobs.desk.clear()
 
 
 # --- Steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from explorer.problem import Problem
 from explorer.record import Record
 from explorer.ui import footprint, jobs, roofline
 
+pytestmark = pytest.mark.usefixtures("app_engine")
 ROOT = Path(__file__).resolve().parent.parent
 WAIT_S = 100
 SMALL = {"batch": "1", "q_len": "16", "heads": "2", "head_dim": "8", "backend": "naive"}
@@ -78,14 +79,7 @@ def run_to_end(test: AppTest, key: str) -> AppTest:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def engine() -> Iterator[None]:
-    yield
-    jobs.engine().close()
-    jobs.desk.clear()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ready(engine: None) -> None:
+def ready(app_engine: None) -> None:
     """The worker has JAX loaded, so that each test's limit is its own."""
     jobs.engine().ask(peak.child_room, timeout_s=WAIT_S)
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -27,6 +27,7 @@ from explorer.record import Record, Samples, Timing
 from explorer.then import Then
 from explorer.ui import controls, jobs, shell
 
+pytestmark = pytest.mark.usefixtures("app_engine")
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = {"batch": "1", "q_len": "3", "kv_len": "5", "heads": "1", "head_dim": "1"}
 WAIT_S = 90
@@ -88,13 +89,6 @@ def live(**params: Any) -> AppTest:
 def _is_over(test: AppTest) -> bool:
     """The job has ended: a record's card is there before the job is over."""
     return "live_shown" in test.session_state
-
-
-@pytest.fixture(scope="module", autouse=True)
-def engine() -> Iterator[None]:
-    yield
-    jobs.engine().close()
-    jobs.desk.clear()
 
 
 # --- shell and controls

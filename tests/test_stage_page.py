@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,8 @@ NEXT = {"title": "Next", "page": "latency", "deadline": 50, "batch": 1, "length"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def engine() -> Iterator[None]:
+def ready(app_engine: None) -> None:
     jobs.engine().ask(peak.child_room, timeout_s=WAIT_S)  # the worker has JAX loaded
-    yield
-    jobs.engine().close()
-    jobs.desk.clear()
     hall.clear()
 
 
