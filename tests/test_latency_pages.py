@@ -244,3 +244,28 @@ def test_the_recorded_memory_grows_as_it_must() -> None:
     assert all(row["compiler_bytes"] > 0 for row in rows)
     # A peak that compiling hid is no figure, and says so
     assert all(row["peak_bytes"] or "its own peak is hidden" in row["reason"] for row in rows)
+
+
+# --- on a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("question", "least"), [("Benchmark", 2), ("Sequence", 2), ("Batch", 2), ("What next", 3)])
+def test_on_a_gpu_each_question_of_the_lab_is_one_click(question: str, least: int) -> None:
+    test = opened("latency.py", latency_question=question)
+    run_to_end(test, "latency_run")
+    assert not test.exception
+    made = records_of(of_link(test))
+    assert {(r.status, r.reason) for r in made} == {("ok", None)}
+    assert len(made) == len(of_link(test).points)
+    for each in made:
+        assert each.timing is not None
+        assert each.timing.device_ms is not None
+        assert each.evidence is not None
+        assert each.evidence["proven"]
+        assert each.evidence["fused"] is (each.backend == "cudnn")
+        assert each.cost is not None
+        assert not each.cost["suspect"]
+    assert said(test, "^Measured here: .*")
+    assert not said(test, "Hollow")
+    assert charts(test) >= least

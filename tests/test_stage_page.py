@@ -253,3 +253,30 @@ def test_a_run_after_a_fragments_draws_in_the_page() -> None:
     assert not test.exception
     assert test.main.title
     assert not test.sidebar.title
+
+
+# --- on a GPU
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_shipped_talk_is_live_in_every_scene() -> None:
+    """The talk as its presenter gives it: each scene from its deadline's tape or live, and live in the end."""
+    test = opened(talk=SHIPPED)
+    for place, scene in enumerate(scenes.load(scenes.find(SHIPPED)).scenes):
+        started = time.monotonic()
+        if place:
+            press(test, "next_button")
+            print(f"scene {place + 1}: first picture after {time.monotonic() - started:.2f} s")
+        assert part(test, "place").startswith(f"{place + 1} / 8")
+        if not scene.points:
+            continue
+        until(test, lambda it: part(it, "live") and "measured" not in tag(it))
+        print(
+            f"scene {place + 1}: live after {time.monotonic() - started:.2f} s: {part(test, 'sentence')} [{tag(test)}]"
+        )
+        assert part(test, "live").startswith("live on NVIDIA")
+        assert part(test, "sentence")
+        assert len(test.get("vega_lite_chart")) == 1
+    assert {job.state for job in staged(test)} == {"done"}
+    found = [each for job in staged(test) for each in job.results]
+    assert {(each.status, each.evidence["proven"]) for each in found} == {("ok", True)}

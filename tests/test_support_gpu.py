@@ -81,7 +81,8 @@ def test_fp8_forward_and_backward() -> None:
 def test_transformer_engine_says_when_it_is_not_fused() -> None:
     if why := device.here().missing.get("transformer_engine"):
         pytest.skip(why)
-    assert verdict("transformer_engine", BF16).state == "proven"
+    found = verdict("transformer_engine", BF16)
+    assert found.state == "proven", found
     for head_dim in (72, 264):
         found = verdict("transformer_engine", BF16.but(head_dim=head_dim))
         assert (found.supported, found.state) == (True, "unfused")
