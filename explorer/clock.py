@@ -115,8 +115,11 @@ def _listen() -> None:
     jax.monitoring.register_event_listener(heard)
 
 
-def build(function: Callable[..., Any], shapes: list[Any]) -> Build:
+def build(function: Callable[..., Any], shapes: list[Any], *, is_tuned: bool = True) -> Build:
     """Lower and compile for the shapes; nothing is allocated. What the backend raises is let through.
+
+    is_tuned: XLA tries its candidates for each product on the GPU, as it does by default. Without, it takes the first
+    that fits: for what is never timed.
 
     Threads may build at once: they trace one after another, since TransformerEngine's FP8 recipe is global state.
     """
@@ -129,7 +132,7 @@ def build(function: Callable[..., Any], shapes: list[Any]) -> Build:
         lower_ms = (time.perf_counter() - start) * 1e3
     _this_thread.disk_hit = False
     start = time.perf_counter()
-    compiled = lowered.compile()
+    compiled = lowered.compile(compiler_options=None if is_tuned else {"xla_gpu_autotune_level": "0"})
     compile_ms = (time.perf_counter() - start) * 1e3
     return Build(
         call=compiled,

@@ -138,8 +138,13 @@ def what_broke(error: Exception, stage: str, sizes: dict[str, Any]) -> tuple[str
     """Status and sentence for what a backend raised."""
     text = first_line(error)
     if "RESOURCE_EXHAUSTED" in str(error):
-        figures = f"needs {memory.gib(sizes['predicted_bytes'])}, {memory.gib(sizes['free_bytes'])} were free"
-        return "out_of_memory", f"the device ran out of memory ({figures}): {text}"
+        need, free = sizes["predicted_bytes"], sizes["free_bytes"]
+        figures = f"needs {memory.gib(need)}, {memory.gib(free)} were free"
+        block = memory.largest_block_bytes()
+        if block is not None and free is not None and block < need <= free:
+            figures += f", in pieces of at most {memory.gib(block)}: earlier runs have split this process's memory"
+        who = "the compiler ran out of device memory while it tried its candidates" if stage == "compile" else ""
+        return "out_of_memory", f"{who or 'the device ran out of memory'} ({figures}): {text}"
     if stage == "compile" and isinstance(error, NotImplementedError | ValueError | RuntimeError):
         return "refused", f"the rules said yes, the library said no: {text}"
     return "failed", f"{stage} failed: {text}"
@@ -192,6 +197,7 @@ def shapes_of(problem: Problem) -> list[Any]:
 
 INPUTS: OrderedDict[Problem, tuple[dict[str, np.ndarray], tuple[Any, ...]]] = OrderedDict()
 INPUTS_MOST_BYTES = 2**31
+MOST_INPUTS, MOST_TRUTHS = 8, 16  # a sweep that is run again finds both
 
 
 def inputs_of(problem: Problem) -> tuple[dict[str, np.ndarray], tuple[Any, ...]]:
@@ -203,7 +209,7 @@ def inputs_of(problem: Problem) -> tuple[dict[str, np.ndarray], tuple[Any, ...]]
         INPUTS.move_to_end(drawn)
         return INPUTS[drawn]
     size = cost.input_bytes(drawn)
-    while INPUTS and (len(INPUTS) >= 4 or sum(map(cost.input_bytes, INPUTS)) + size > INPUTS_MOST_BYTES):
+    while INPUTS and (len(INPUTS) >= MOST_INPUTS or sum(map(cost.input_bytes, INPUTS)) + size > INPUTS_MOST_BYTES):
         INPUTS.popitem(last=False)
     host = numerics.cast(numerics.draw(drawn), drawn.dtype)
     on_device = tuple(clock.wait([jax.device_put(array) for array in host.values()]))
@@ -534,8 +540,11 @@ def compile_plain(problem: Problem) -> Build:
     shapes = [(pairs, rows, width), (pairs, keys, width), (pairs, keys, width)]
 
     def make() -> Build:
-        structs = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
-        return clock.build(numerics.plain, [*structs, jax.ShapeDtypeStruct((rows, keys), np.bool_)])
+        structs = [
+            *(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes),
+            jax.ShapeDtypeStruct((rows, keys), np.bool_),
+        ]
+        return clock.build(numerics.plain, structs, is_tuned=jax.default_backend() != "gpu")
 
     return CACHE.get(("plain", *shapes, problem.dtype, matmul_precision()), make)[0]
 
@@ -544,7 +553,7 @@ def keep_truth(
     found: tuple[Problem, str], truth: np.ndarray, plain: numerics.Errors | None
 ) -> tuple[np.ndarray, numerics.Errors | None]:
     TRUTHS[found] = truth, plain
-    while len(TRUTHS) > 8:
+    while len(TRUTHS) > MOST_TRUTHS:
         TRUTHS.popitem(last=False)
     return truth, plain
 

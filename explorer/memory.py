@@ -31,9 +31,28 @@ def free_bytes() -> int | None:
 
         return int(psutil.virtual_memory().available)
     stats = device.memory_stats() or {}
-    if "bytes_limit" not in stats:
+    if stats.get("bytes_limit"):
+        return int(stats["bytes_limit"] - stats["bytes_in_use"])
+    import pynvml  # the allocators "platform" and "cuda_async" tell no limit: what the driver has is free
+
+    from explorer.sensors import nvml_handle
+
+    try:
+        return int(pynvml.nvmlDeviceGetMemoryInfo(nvml_handle()).free)
+    except pynvml.NVMLError:
         return None
-    return int(stats["bytes_limit"] - stats["bytes_in_use"])
+
+
+def largest_block_bytes() -> int | None:
+    """The largest piece that JAX's allocator can still give, where it tells: less than what is free where earlier runs
+    have left its pool in pieces, since it gives nothing back."""
+    import jax
+
+    stats = jax.devices()[0].memory_stats() or {}
+    pool, limit = stats.get("pool_bytes"), stats.get("bytes_limit")
+    if not pool or not limit:
+        return None
+    return max(int(stats["largest_free_block_bytes"]), int(limit - pool))
 
 
 def host_free_bytes() -> int:

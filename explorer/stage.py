@@ -17,7 +17,8 @@ from explorer.scenes import CLOCKS, Scene
 from explorer.sweep import Point
 from explorer.tape import BROKEN, Tape
 
-PROTOCOL = Protocol(warmup=2, repeats=20, limit_s=2.0)
+# Half the samples of a sweep: most of a scene are the pauses before long calls, and an audience waits
+PROTOCOL = Protocol(warmup=2, repeats=10, trace_calls=3, limit_s=2.0)
 ON_CPU = {"warmup": 1, "repeats": 5, "limit_s": 1.0}  # a CPU is slow, and an audience waits
 
 

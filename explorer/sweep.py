@@ -16,6 +16,7 @@ from explorer.record import Record
 
 AXES = SIZES
 FOLLOWERS = {"q_len": "kv_len", "heads": "kv_heads"}  # axis -> what follows it unless it was given
+MOST_THREADS = 16
 BEAT_S = 0.5  # a progress report comes at least this often while programs compile
 LAB_VARIANTS = ("naive:float32", "xla:float32", "xla:bfloat16", "cudnn:bfloat16")
 LAB_LENGTHS = (64, 128, 256, 512, 1024)
@@ -94,7 +95,7 @@ def compile_ahead(
     """
     here = device.here()
     started = time.perf_counter()
-    threads = max(2, min(8, os.cpu_count() or 2))
+    threads = max(2, min(MOST_THREADS, os.cpu_count() or 2))
     with ThreadPoolExecutor(threads, thread_name_prefix="compile") as pool:
         left: set[Future[None]] = {pool.submit(_compile_quietly, point, here) for point in points}
         total = len(left)

@@ -6,6 +6,7 @@ fails; and with two cuDNN versions in one process it runs its unfused path witho
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib
@@ -14,6 +15,7 @@ import os
 import re
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -124,12 +126,26 @@ def prepare() -> str | None:
     if os.environ.get("JAX_PLATFORMS") == "cpu":
         return None  # it would not be used; the rules say that there is no GPU
     try:
-        with warnings.catch_warnings():  # of a PyTorch without its part, of JAX's old names: nothing to do with us
+        with warnings.catch_warnings(), hidden("torch"):  # of JAX's old names: nothing to do with us
             warnings.simplefilter("ignore")
             importlib.import_module("transformer_engine.jax")
     except Exception as error:  # noqa: BLE001 - a library that fails to load raises many classes; each becomes a sentence
         return classify(error, found, loaded_libraries("libcudnn"))
     return None
+
+
+@contextlib.contextmanager
+def hidden(name: str) -> Iterator[None]:
+    """Meanwhile this module can't be imported. TransformerEngine tries PyTorch too, which takes seconds, and goes on
+    without it."""
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = None  # pyright: ignore[reportArgumentType] - what Python itself documents for this
+    try:
+        yield
+    finally:
+        del sys.modules[name]
 
 
 def facts() -> dict[str, Any]:

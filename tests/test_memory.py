@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from explorer import cost, memory, peak
 from explorer.problem import Problem
 
+ROOT = Path(__file__).resolve().parent.parent
 SHAPE = Problem(batch=1, q_len=1024, kv_len=1024, heads=8, kv_heads=8, head_dim=64)
 EXTRA = 256 * 2**20
 
@@ -82,3 +88,26 @@ def test_no_room_at_all() -> None:
 )
 def test_sizes_in_words(size: int | None, said: str) -> None:
     assert memory.gib(size) == said
+
+
+# --- on a GPU
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_compiling_hides_no_peak() -> None:
+    """XLA tries candidates as large as the call itself while it compiles; the second process finds the program kept."""
+    p = Problem(dtype="bfloat16", q_len=2048, kv_len=2048)
+    found = peak.measure(p, "naive")
+    assert found.peak_bytes is not None, found.reason
+    assert peak.formula("naive", p) * 0.9 < found.peak_bytes < 2 * peak.formula("naive", p)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("allocator", ["platform", "cuda_async"])
+def test_on_a_gpu_an_allocator_that_tells_no_limit_refuses_nothing(allocator: str) -> None:
+    command = [sys.executable, "-m", "explorer", "run", "--backend", "naive", "--dtype", "bfloat16", "--json"]
+    environment = {**os.environ, "XLA_PYTHON_CLIENT_ALLOCATOR": allocator}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
+    (made,) = map(json.loads, done.stdout.splitlines())
+    assert (made["status"], made["reason"]) == ("ok", None)
+    assert made["memory"]["free_bytes"] > 2**30

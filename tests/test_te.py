@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import subprocess
 import sys
@@ -74,6 +75,15 @@ def test_the_doctor_s_rows() -> None:
     mixed = {f"{PIP}/libcudnn.so.9": "9.19.0", f"{SYSTEM}/libcudnn.so.9.14.0": "9.14.0"}
     assert te.rows(found | {"cudnn_versions": mixed})["cuDNN loaded here"].startswith("2 versions, 9.14.0 and 9.19.0 (")
     assert te.rows(te.facts())["cuDNN loaded here"] == "none"
+
+
+def test_a_hidden_module_can_t_be_imported_meanwhile_and_a_loaded_one_stays() -> None:
+    sys.modules.pop("pickletools", None)
+    with te.hidden("pickletools"), te.hidden("sys"):
+        with pytest.raises(ImportError):
+            importlib.import_module("pickletools")
+        assert importlib.import_module("sys") is sys
+    assert importlib.import_module("pickletools").dis
 
 
 def test_too_old() -> None:

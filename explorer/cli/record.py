@@ -12,6 +12,7 @@ from explorer import record
 from explorer.cli.run import exit_code, to_stderr
 from explorer.cli.sweep import sentence
 from explorer.record import Record
+from explorer.sweep import Point
 
 HELP = "measure a recording's set on this machine and write it as JSON lines"
 
@@ -53,6 +54,9 @@ def main(args: argparse.Namespace) -> int:
             print(sentence(made), file=sys.stderr, flush=True)
             record.write_lines(path, [made], append=True)  # an interrupted set keeps what it has
             records.append(made)
+        places = {point: place for place, point in enumerate(SETS[name].points)}
+        records.sort(key=lambda made: places.get(Point(problem=made.problem, backend=made.backend), len(places)))
+        record.write_lines(path, records)
         codes.append(exit_code(records))
         print(f"{path}: {len(records)} records in {time.perf_counter() - start:.0f} s", flush=True)
     return max(codes)
@@ -60,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
 
 def made_of(name: str) -> Iterator[Record]:
     """The set's records; with peaks where the set wants them (they are measured first: nothing else runs meanwhile)."""
-    from explorer import peak, recipes, recover, sweep
+    from explorer import memory, peak, recipes, recover, sweep
     from explorer.recordings.sets import SETS
 
     each = SETS[name]
@@ -72,7 +76,11 @@ def made_of(name: str) -> Iterator[Record]:
     if each.with_peak:
         tasks = [(point.problem.to_json(), point.backend) for point in each.points]
         peaks = {(p.problem, p.backend): p for p in peak.measure_many(tasks, report=to_stderr)}
-    for made in sweep.run(each.points, protocol=each.protocol, report=to_stderr):
+    # JAX's allocator gives nothing back: what needs most comes first, before smaller runs have split the memory
+    largest_first = sorted(
+        each.points, key=lambda point: memory.predicted(point.backend, point.problem, on_gpu=True), reverse=True
+    )
+    for made in sweep.run(largest_first, protocol=each.protocol, report=to_stderr):
         found = peaks.get((made.problem, made.backend))
         if found is not None and made.memory is not None:
             made = made.but(memory=made.memory | {"peak_bytes": found.peak_bytes, "peak_reason": found.reason})
