@@ -85,7 +85,7 @@ def test_transformer_engine_says_when_it_is_not_fused() -> None:
     assert found.state == "proven", found
     for head_dim in (72, 264):
         found = verdict("transformer_engine", BF16.but(head_dim=head_dim))
-        assert (found.supported, found.state) == (True, "unfused")
+        assert (found.supported, found.state) == (True, "unfused"), found
         assert "not by the fused kernel" in str(found.reason)
 
 
