@@ -122,11 +122,18 @@ def test_heads_that_do_not_divide_are_a_wrong_request(capsys: pytest.CaptureFixt
 def test_transformer_engine_takes_any_head_dim_but_not_fused(
     capsys: pytest.CaptureFixture[str], backend: str, head_dim: str
 ) -> None:
-    (answer,) = command(capsys, "--gpu", "h200", "--backend", backend, "--head-dim", head_dim)
+    (answer,) = command(capsys, "--gpu", "h100", "--backend", backend, "--head-dim", head_dim)
     assert (answer["supported"], answer["fused"], answer["state"]) == (True, False, "unfused")
     assert answer["reason"].startswith("accepted, but not by the fused kernel: ")
-    (fused,) = command(capsys, "--gpu", "h200", "--backend", backend, "--head-dim", "128")
+    (fused,) = command(capsys, "--gpu", "h100", "--backend", backend, "--head-dim", "128")
     assert (fused["supported"], fused["fused"], fused["reason"]) == (True, True, None)
+
+
+def test_a_run_that_was_fused_stands_above_a_rule_that_says_unfused(capsys: pytest.CaptureFixture[str]) -> None:
+    """head_dim 72 was seen unfused with cuDNN 9.19, and runs fused in the proofs made with 9.14: both are shown."""
+    (answer,) = command(capsys, "--gpu", "h200", "--backend", "transformer_engine", "--head-dim", "72")
+    assert (answer["supported"], answer["witness"], answer["fused"]) == (True, "run", True)
+    assert answer["headline"].startswith("the rules said unfused, the run was fused: cudnn_generated_fort_native_sdpa")
 
 
 def test_the_question_of_the_issue(capsys: pytest.CaptureFixture[str]) -> None:

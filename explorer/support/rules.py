@@ -26,6 +26,10 @@ CUDNN_DOCS = "NVIDIA cuDNN frontend, docs/operations/Attention.md, support matri
 CUDNN_NOTES = "NVIDIA cuDNN frontend, docs/operations/Attention.md, notes on the support surface (cuDNN 9.18.1)"
 TE_FUSED = "TransformerEngine, transformer_engine/common/fused_attn/fused_attn.cpp (2.19)"
 TE_SEEN = "seen on an NVIDIA H200 with TransformerEngine 2.20.2 and cuDNN 9.19: head_dim 72, 264 and 512 ran unfused"
+TE_SEEN_FUSED = (
+    "seen on an NVIDIA H200 with TransformerEngine 2.20.2 and cuDNN 9.14: every multiple of 8 to 256, 72 too, ran fused "
+    "(recording support/h200)"
+)
 FP8_SEEN = "seen on an NVIDIA H200 with cuDNN 9.14 and JAX 0.11.2: q_len 1 ended in “No valid engine configs”"
 FP8_SEEN_RIGHT = 4 * 8 * 512  # B·N·T: the largest problem seen right where larger ones were seen wrong
 FP8_WRONG_SEEN = (
@@ -422,13 +426,24 @@ RULES: tuple[Rule, ...] = (
         backends=TE,
         by=("te",),
         effect="unfused",
-        breaks=lambda p, d: p.head_dim % 16 != 0 or p.head_dim > _te_widest(d),
+        breaks=lambda p, d: p.head_dim % 8 != 0 or p.head_dim > _te_widest(d),
         sentence=lambda p, d: (
-            f"TransformerEngine's fused kernel takes a head_dim of 16, 32, … {_te_widest(d)} "
+            f"TransformerEngine's fused kernel takes a head_dim of 8, 16, … {_te_widest(d)} "
             f"on {_gpu(d)}, got {p.head_dim}"
         ),
-        sources=(TE_SEEN, TE_FUSED),
+        sources=(TE_SEEN, TE_SEEN_FUSED, TE_FUSED),
         axis="head_dim",
+    ),
+    Rule(
+        name="te-fused-head-dim-72",
+        backends=TE,
+        by=("te",),
+        effect="unfused",
+        breaks=lambda p, d: p.head_dim == 72,
+        sentence=lambda p, d: "TransformerEngine ran head_dim 72 unfused with cuDNN 9.19; with 9.14 it ran it fused",
+        sources=(TE_SEEN, TE_SEEN_FUSED),
+        axis="head_dim",
+        versions=("cudnn", "9.15", None),
     ),
 )
 
