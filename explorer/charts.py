@@ -22,6 +22,9 @@ from explorer.backends import BACKENDS
 from explorer.problem import AXIS_LETTERS
 
 Row = Mapping[str, Any]
+# Vega-Lite as it is written in JSON, with a table (see `table`) where data stands. For charts that change at every move
+# of a slider: Altair takes 10 to 60 ms to make one of these, a dict none.
+Plain = dict[str, Any]
 Clock = Literal["wall_ms", "device_ms"]
 Mode = Literal["light", "dark"]
 
@@ -138,7 +141,11 @@ def spec(drawing: Any) -> dict[str, Any]:
     """The Vega-Lite specification of a drawing, its data as Arrow tables; the last ones are kept with their drawings.
 
     Unlike st.altair_chart this checks no schema: that takes four fifths of a rerun's time, and the tests do it.
+    A Plain drawing is one already and is quick to make: none is kept.
     """
+    if isinstance(drawing, dict):
+        tables: dict[str, bytes] = {}
+        return {"$schema": alt.SCHEMA_URL, **_named(drawing, tables), "datasets": tables}
     known = _SPECS.get(id(drawing))
     if known is None:
         made = drawing.to_dict(validate=False)
@@ -149,6 +156,37 @@ def spec(drawing: Any) -> dict[str, Any]:
         known = (drawing, made)  # the drawing is kept, so that no other one gets its id
         _keep(_SPECS, id(drawing), known)
     return dict(known[1])  # Streamlit takes the data out of what it is given
+
+
+def _named(view: Plain, tables: dict[str, bytes]) -> Plain:
+    """The view with its tables taken out, each under a name of its content: a browser draws anew what has a new name."""
+    found = dict(view)
+    if "data" in view:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, view["data"].schema) as stream:
+            stream.write_table(view["data"])
+        content = sink.getvalue().to_pybytes()
+        found["data"] = {"name": f"data-{hashlib.blake2b(content, digest_size=16).hexdigest()}"}
+        tables[found["data"]["name"]] = content
+    if "layer" in view:
+        found["layer"] = [_named(each, tables) for each in view["layer"]]
+    return found
+
+
+def table(**columns: Any) -> pa.Table:
+    """The data of a Plain drawing; a number that is not finite is null, as it is in JSON."""
+    return pa.table({name: _column(values) for name, values in columns.items()})
+
+
+def _column(values: Any) -> pa.Array:
+    is_float = isinstance(values, np.ndarray) and values.dtype.kind == "f"
+    return pa.array(values, mask=~np.isfinite(values)) if is_float else pa.array(values)
+
+
+def on(field: str, **more: Any) -> Plain:
+    """A channel of a Plain drawing on a field with its kind's letter, as Altair writes it: on("key:O", title=None)."""
+    name, _, kind = field.partition(":")
+    return {"field": name, "type": {"Q": "quantitative", "O": "ordinal", "N": "nominal"}[kind], **more}
 
 
 def _keep(kept: OrderedDict[Any, Any], key: Any, value: Any) -> None:

@@ -10,12 +10,13 @@ import pandas as pd
 
 from explorer import charts, heads
 from explorer.charts import NEUTRAL
-from explorer.charts_steps import MARK, Drawing
+from explorer.charts_steps import MARK
 from explorer.heads import Fit
 
 WEIGHTS, CACHE, TOO_LARGE = "weights", "KV cache", "KV cache, ✗ does not fit"
 PART_COLOURS = {WEIGHTS: "#95A3A8", CACHE: "#2C8882", TOO_LARGE: "#D1571B"}
 KV_DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
+Drawing = alt.LayerChart | alt.FacetChart  # alt.layer gives the second where its data is faceted
 
 
 def head_map(count: int, kv_heads: int) -> Drawing:

@@ -1,6 +1,7 @@
 """Charts of the Masks page: a mask as intended, as executed, and where the two differ; verdicts; causal against full.
 
 Every picture says by shape what it says by colour: a leak has stripes or a cross, a missed key dots or a circle.
+All are Plain drawings: each move of a slider makes all of them anew.
 """
 
 from __future__ import annotations
@@ -8,15 +9,13 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
-from typing import Any
 
-import altair as alt
 import numpy as np
-import pandas as pd
+import pyarrow as pa
 
 from explorer import charts, recover
-from explorer.charts import LARGEST_CELLS, NEUTRAL, SEQUENTIAL
-from explorer.charts_steps import Drawing, axis
+from explorer.charts import LARGEST_CELLS, NEUTRAL, SEQUENTIAL, Plain, on, table
+from explorer.charts_steps import axis, heading, places
 from explorer.recover import HIDDEN, LEAKED, MISSED, NAN, SEEN, Recovered
 
 HEIGHT = 330
@@ -53,74 +52,76 @@ VERDICT_COLOURS = {
 }
 
 
-def cells(states: np.ndarray, *, title: str, height: int = HEIGHT, right: dict[int, str] | None = None) -> Drawing:
+def cells(states: np.ndarray, *, title: str, height: int = HEIGHT, right: dict[int, str] | None = None) -> Plain:
     """A mask by cell: what is right in two tones, what is wrong in a colour and a shape of its own."""
     present = [state for state in STATES if (states == state).any()]
     if max(states.shape) > LARGEST_CELLS:
         url = "data:image/png;base64," + base64.b64encode(cells_png(states, right)).decode()
-        legend, domain = _state_legend(present, right), {"state": [STATES[s] for s in present]}
-        return _picture(url, states.shape, title, height, legend, domain)
-    i, j = np.indices(states.shape)
-    table = pd.DataFrame(
-        {
-            "query": i.ravel().astype(np.int16),
-            "key": j.ravel().astype(np.int16),
-            "state": [STATES[s] for s in states.ravel()],
-        }
-    )
+        names = {"state": [STATES[s] for s in present]}
+        return _picture(url, states.shape, title, height, _state_legend(present, right), names)
     n, m = states.shape
-    x = alt.X("key:O", scale=alt.Scale(domain=list(range(m)), padding=0), axis=axis("key", m))
-    y = alt.Y("query:O", scale=alt.Scale(domain=list(range(n)), padding=0), axis=axis("query", n))
-    tooltip = [alt.Tooltip("query:O"), alt.Tooltip("key:O"), alt.Tooltip("state:N")]
-    legend = _state_legend(present, right)
-    seams = alt.Stroke("state:N", scale=_state_scale(present, right), legend=None)  # else the page shines through
-    squares = alt.Chart(table).mark_rect(strokeWidth=0.7).encode(x=x, y=y, color=legend, stroke=seams, tooltip=tooltip)
-    wrong = table[~table["state"].isin([STATES[SEEN], STATES[HIDDEN]])]
-    layers: list[Any] = [squares]
-    if len(wrong):
+    place = {**_place(n, m), "tooltip": [on("query:O"), on("key:O"), on("state:N")]}
+    seams = on("state:N", scale=_state_scale(present, right), legend=None)  # else the page shines through
+    layers: list[Plain] = [
+        {
+            "data": _state_table(states, np.ones_like(states, bool)),
+            "mark": {"type": "rect", "strokeWidth": 0.7},
+            "encoding": {**place, "color": _state_legend(present, right), "stroke": seams},
+        }
+    ]
+    wrong = (states != SEEN) & (states != HIDDEN)
+    if wrong.any():
+        shown = [s for s in STATE_SHAPES if s in present]
+        scale = {"domain": [STATES[s] for s in shown], "range": [STATE_SHAPES[s] for s in shown]}
+        sign = {"type": "point", "filled": True, "opacity": 1, "color": "#17242B", "stroke": "#FFFFFF"}
         size = (min(height, 260) / max(n, m)) ** 2 * 0.45
-        names = [STATES[s] for s in STATE_SHAPES if s in present]
-        shape = alt.Shape(
-            "state:N",
-            scale=alt.Scale(domain=names, range=[STATE_SHAPES[s] for s in STATE_SHAPES if s in present]),
-            legend=None,
+        layers.append(
+            {
+                "data": _state_table(states, wrong),
+                "mark": {**sign, "strokeWidth": 0.5, "size": size},
+                "encoding": {**place, "shape": on("state:N", scale=scale, legend=None)},
+            }
         )
-        signs = alt.Chart(wrong).mark_point(
-            filled=True, opacity=1, size=size, color="#17242B", stroke="#FFFFFF", strokeWidth=0.5
-        )
-        layers.append(signs.encode(x=x, y=y, shape=shape, tooltip=tooltip))
-    return (
-        alt.layer(*layers)
-        .resolve_scale(color="independent")
-        .properties(title=alt.Title(title, anchor="start", fontSize=13), height=height)
-    )
+    return {
+        "title": heading(title), "height": height, "resolve": {"scale": {"color": "independent"}}, "layer": layers
+    }  # fmt: skip
 
 
-def difference(states: np.ndarray) -> Drawing:
+def _place(n: int, m: int) -> Plain:
+    return {
+        "x": on("key:O", scale=places(m), axis=axis("key", m)),
+        "y": on("query:O", scale=places(n), axis=axis("query", n)),
+    }
+
+
+def _state_table(states: np.ndarray, where: np.ndarray) -> pa.Table:
+    i, j = np.nonzero(where)
+    named = pa.array(STATES.values()).take(pa.array([*STATES].index(s) for s in states[i, j].tolist()))
+    return table(query=i.astype(np.int16), key=j.astype(np.int16), state=named)
+
+
+def difference(states: np.ndarray) -> Plain:
     """Where the mask as executed differs from the mask: what is right is pale."""
     return cells(states, title="Difference", right=PALE)
 
 
-def _state_scale(present: Sequence[int], right: dict[int, str] | None) -> alt.Scale:
+def _state_scale(present: Sequence[int], right: dict[int, str] | None) -> Plain:
     colours = STATE_COLOURS | (right or {})
-    return alt.Scale(domain=[STATES[s] for s in present], range=[colours[s] for s in present])
+    return {"domain": [STATES[s] for s in present], "range": [colours[s] for s in present]}
 
 
-def _state_legend(present: Sequence[int], right: dict[int, str] | None = None) -> alt.Color:
-    return alt.Color(
-        "state:N",
-        scale=_state_scale(present, right),
-        legend=alt.Legend(
-            title=None,
-            orient="bottom",
-            direction="vertical",
-            labelLimit=220,
-            symbolType="square",
-            symbolStrokeColor=NEUTRAL,
-            symbolStrokeWidth=0.5,
-            symbolOpacity=1,
-        ),
-    )
+def _state_legend(present: Sequence[int], right: dict[int, str] | None = None) -> Plain:
+    legend = {
+        "title": None,
+        "orient": "bottom",
+        "direction": "vertical",
+        "labelLimit": 220,
+        "symbolType": "square",
+        "symbolStrokeColor": NEUTRAL,
+        "symbolStrokeWidth": 0.5,
+        "symbolOpacity": 1,
+    }
+    return on("state:N", scale=_state_scale(present, right), legend=legend)
 
 
 def cells_png(states: np.ndarray, right: dict[int, str] | None = None) -> bytes:
@@ -146,140 +147,148 @@ def cells_png(states: np.ndarray, right: dict[int, str] | None = None) -> bytes:
     return out.getvalue()
 
 
-def _picture(url: str, shape: tuple[int, ...], title: str, height: int, colour: alt.Color, domain: dict) -> Drawing:
+def _picture(url: str, shape: tuple[int, ...], title: str, height: int, colour: Plain, domain: dict) -> Plain:
     """A PNG under axes of its cells. Marks that can't be seen bring the legend along; domain: field -> its values."""
     ((field, found),) = domain.items()
     n, m = shape
-    values = [{"x": 0, "y": 0, field: value, "url": url if k == 0 else ""} for k, value in enumerate(found)]
-    base = alt.Chart(alt.Data(values=values))
-    x = alt.X("x:Q", scale=alt.Scale(domain=[0, m], nice=False), axis=alt.Axis(title="key", grid=False, format="d"))
-    y = alt.Y(
-        "y:Q",
-        scale=alt.Scale(domain=[0, n], nice=False, reverse=True),
-        axis=alt.Axis(title="query", grid=False, format="d"),
-    )
-    image = base.transform_filter("datum.url != ''").mark_image(
-        align="left",
-        baseline="top",
-        aspect=False,
-        smooth=False,
-        width=alt.ExprRef("width"),
-        height=alt.ExprRef("height"),
-    )
-    unseen = base.mark_point(opacity=0).encode(x=x, y=y, color=colour)
-    return alt.layer(image.encode(x=x, y=y, url=alt.Url("url:N")), unseen).properties(
-        title=alt.Title(title, anchor="start", fontSize=13), height=height
-    )
+    zeros, urls = [0] * len(found), [url, *[""] * (len(found) - 1)]
+    place = {
+        "x": on("x:Q", scale={"domain": [0, m], "nice": False}, axis={"title": "key", "grid": False, "format": "d"}),
+        "y": on(
+            "y:Q",
+            scale={"domain": [0, n], "nice": False, "reverse": True},
+            axis={"title": "query", "grid": False, "format": "d"},
+        ),
+    }
+    image = {"type": "image", "align": "left", "baseline": "top", "aspect": False, "smooth": False}
+    return {
+        "title": heading(title),
+        "height": height,
+        "data": table(**{"x": zeros, "y": zeros, field: found, "url": urls}),
+        "layer": [
+            {
+                "transform": [{"filter": "datum.url != ''"}],
+                "mark": {**image, "width": {"expr": "width"}, "height": {"expr": "height"}},
+                "encoding": {**place, "url": on("url:N")},
+            },
+            {"mark": {"type": "point", "opacity": 0}, "encoding": {**place, "color": colour}},
+        ],
+    }
 
 
-def weights(found: np.ndarray, *, title: str, height: int = HEIGHT) -> Drawing:
+def weights(found: np.ndarray, *, title: str, height: int = HEIGHT) -> Plain:
     """Recovered weights, each row against its largest, so that long rows don't fade; NaN in a colour of its own."""
     with np.errstate(invalid="ignore", divide="ignore"):
         top = np.nanmax(np.where(np.isnan(found), 0, found), axis=1, keepdims=True)
         share = np.where(top > 0, found / np.where(top > 0, top, 1), found)
     n, m = share.shape
-    colour = alt.Color(
-        "value:Q",
-        scale=alt.Scale(domain=[0, 1], range=list(SEQUENTIAL), interpolate="rgb", clamp=True),
-        legend=alt.Legend(
-            title="weight, of the row's largest",
-            orient="bottom",
-            direction="horizontal",
-            gradientLength=150,
-            gradientThickness=8,
-            tickCount=3,
-        ),
-    )
+    legend = {
+        "title": "weight, of the row's largest",
+        "orient": "bottom",
+        "direction": "horizontal",
+        "gradientLength": 150,
+        "gradientThickness": 8,
+        "tickCount": 3,
+    }
+    scale = {"domain": [0, 1], "range": list(SEQUENTIAL), "interpolate": "rgb", "clamp": True}
+    colour = on("value:Q", scale=scale, legend=legend)
     if max(n, m) > LARGEST_CELLS:
         url = charts.picture(share, (0.0, 1.0), SEQUENTIAL)
         return _picture(url, share.shape, title, height, colour, {"value": [0, 1]})
-    i, j = np.indices(share.shape)
-    table = pd.DataFrame(
-        {
-            "query": i.ravel().astype(np.int16),
-            "key": j.ravel().astype(np.int16),
-            "value": share.ravel().astype(np.float32),
-            "weight": found.ravel().astype(np.float32),
-        }
-    )
-    x = alt.X("key:O", scale=alt.Scale(domain=list(range(m)), padding=0), axis=axis("key", m))
-    y = alt.Y("query:O", scale=alt.Scale(domain=list(range(n)), padding=0), axis=axis("query", n))
-    shown: Any = colour.to_dict()
-    squares = (
-        alt.Chart(table)
-        .mark_rect(stroke=None, invalid="show")
-        .encode(
-            x=x,
-            y=y,
-            color=alt.ColorValue(
-                STATE_COLOURS[NAN],
-                condition={"test": "isValid(datum.value) && isFinite(datum.value)"} | shown,
-            ),
-            tooltip=[alt.Tooltip("query:O"), alt.Tooltip("key:O"), alt.Tooltip("weight:Q", format=".5f")],
-        )
-    )
-    return alt.layer(squares).properties(title=alt.Title(title, anchor="start", fontSize=13), height=height)
+    i, j = np.indices(share.shape).astype(np.int16)
+    squares = {
+        "mark": {"type": "rect", "stroke": None, "invalid": "show"},
+        "encoding": {
+            **_place(n, m),
+            "color": {
+                "value": STATE_COLOURS[NAN],
+                "condition": {"test": "isValid(datum.value) && isFinite(datum.value)", **colour},
+            },
+            "tooltip": [on("query:O"), on("key:O"), on("weight:Q", format=".5f")],
+        },
+    }
+    values, raw = share.ravel().astype(np.float32), found.ravel().astype(np.float32)
+    return {
+        "title": heading(title),
+        "height": height,
+        "data": table(query=i.ravel(), key=j.ravel(), value=values, weight=raw),
+        "layer": [squares],
+    }
 
 
-def per_position(off: np.ndarray) -> Drawing:
+def per_position(off: np.ndarray) -> Plain:
     """Largest |causal − full| at each position: position 0 large, the last 0."""
-    table = pd.DataFrame({"position": np.arange(len(off)), "difference": off.astype(np.float32)})
-    base = alt.Chart(table).encode(
-        x=alt.X(
-            "position:Q", title="query position", scale=alt.Scale(nice=False), axis=alt.Axis(format="d", tickMinStep=1)
+    place = {
+        "x": on(
+            "position:Q", title="query position", scale={"nice": False}, axis={"format": "d", "tickMinStep": 1}
         ),
-        y=alt.Y("difference:Q", title="largest |causal − full|", scale=alt.Scale(zero=True)),
-        tooltip=[alt.Tooltip("position:Q"), alt.Tooltip("difference:Q", format=".4f")],
-    )
-    return alt.layer(base.mark_area(opacity=0.25), base.mark_line(strokeWidth=2)).properties(height=220)
+        "y": on("difference:Q", title="largest |causal − full|", scale={"zero": True}),
+        "tooltip": [on("position:Q"), on("difference:Q", format=".4f")],
+    }
+    return {
+        "height": 220,
+        "data": table(position=np.arange(len(off)), difference=off.astype(np.float32)),
+        "layer": [
+            {"mark": {"type": "area", "opacity": 0.25}, "encoding": place},
+            {"mark": {"type": "line", "strokeWidth": 2}, "encoding": place},
+        ],
+    }
 
 
-def verdict_grid(found: Sequence[Recovered]) -> Drawing:
+def verdict_grid(found: Sequence[Recovered]) -> Plain:
     """Backend × mask: a sign and a colour for each verdict."""
     names = {case.problem(): case.label for case in recover.CASES.values()}
     by_mask = {(p.mask, p.q_len, p.kv_len): label for p, label in names.items()}
-    rows = [
-        {
-            "backend": charts.label(r.backend),
-            "verdict": r.verdict,
-            "sign": VERDICT_SIGNS[r.verdict],
-            "mask": by_mask.get((r.problem.mask, r.problem.q_len, r.problem.kv_len), r.problem.mask.name),
-            "says": r.sentence,
-            "dark": r.verdict not in ("refused", "undefined", "leaks"),
-        }
-        for r in found
-    ]
-    present = [v for v in VERDICT_SIGNS if any(row["verdict"] == v for row in rows)]
-    masks = [case.label for case in recover.CASES.values()]
-    order = [charts.label(name) for name in charts.ORDER]
-    base = alt.Chart(pd.DataFrame(rows)).encode(
-        x=alt.X(
+    masks = [by_mask.get((r.problem.mask, r.problem.q_len, r.problem.kv_len), r.problem.mask.name) for r in found]
+    verdicts = [r.verdict for r in found]
+    present = [v for v in VERDICT_SIGNS if v in verdicts]
+    place = {
+        "x": on(
             "backend:N",
-            sort=order,
+            sort=[charts.label(name) for name in charts.ORDER],
             title=None,
-            axis=alt.Axis(orient="top", labelAngle=-30, labelLimit=160, ticks=False, domain=False),
+            axis={"orient": "top", "labelAngle": -30, "labelLimit": 160, "ticks": False, "domain": False},
         ),
-        y=alt.Y("mask:N", sort=masks, title=None, axis=alt.Axis(labelLimit=200, ticks=False, domain=False)),
-        tooltip=[alt.Tooltip("backend:N"), alt.Tooltip("mask:N"), alt.Tooltip("says:N", title="verdict")],
-    )
-    colour = alt.Color(
-        "verdict:N",
-        scale=alt.Scale(domain=present, range=[VERDICT_COLOURS[v] for v in present]),
-        legend=alt.Legend(
+        "y": on(
+            "mask:N",
+            sort=[case.label for case in recover.CASES.values()],
             title=None,
-            orient="bottom",
-            columns=4,
-            symbolType="square",
-            labelLimit=200,
-            labelExpr="{" + ",".join(f"'{v}':'{VERDICT_SIGNS[v]}  {v}'" for v in present) + "}[datum.label]",
+            axis={"labelLimit": 200, "ticks": False, "domain": False},
         ),
-    )
-    boxes = base.mark_rect(cornerRadius=3, xOffset=0).encode(color=colour)
-    text = base.mark_text(fontWeight=700, fontSize=13).encode(
-        text=alt.Text("sign:N"), color=alt.ColorValue("#17242B", condition={"test": "datum.dark", "value": "#FFFFFF"})
-    )
-    count = len({row["mask"] for row in rows})
-    return alt.layer(boxes, text).resolve_scale(color="independent").properties(height=30 * count + 20)
+        "tooltip": [on("backend:N"), on("mask:N"), on("says:N", title="verdict")],
+    }
+    legend = {
+        "title": None,
+        "orient": "bottom",
+        "columns": 4,
+        "symbolType": "square",
+        "labelLimit": 200,
+        "labelExpr": "{" + ",".join(f"'{v}':'{VERDICT_SIGNS[v]}  {v}'" for v in present) + "}[datum.label]",
+    }
+    scale = {"domain": present, "range": [VERDICT_COLOURS[v] for v in present]}
+    ink = {"value": "#17242B", "condition": {"test": "datum.dark", "value": "#FFFFFF"}}
+    return {
+        "height": 30 * len(set(masks)) + 20,
+        "resolve": {"scale": {"color": "independent"}},
+        "data": table(
+            backend=[charts.label(r.backend) for r in found],
+            verdict=verdicts,
+            sign=[VERDICT_SIGNS[v] for v in verdicts],
+            mask=masks,
+            says=[r.sentence for r in found],
+            dark=[v not in ("refused", "undefined", "leaks") for v in verdicts],
+        ),
+        "layer": [
+            {
+                "mark": {"type": "rect", "cornerRadius": 3, "xOffset": 0},
+                "encoding": {**place, "color": on("verdict:N", scale=scale, legend=legend)},
+            },
+            {
+                "mark": {"type": "text", "fontWeight": 700, "fontSize": 13},
+                "encoding": {**place, "text": on("sign:N"), "color": ink},
+            },
+        ],
+    }
 
 
 def say_cells(states: np.ndarray, what: str) -> str:
