@@ -127,7 +127,9 @@ def kept(make: _Drawn) -> _Drawn:
 
     @functools.wraps(make)
     def drawn(*args: Any, **kwargs: Any) -> Any:
-        key = hashlib.blake2b(pickle.dumps((make.__name__, args, sorted(kwargs.items())), protocol=5)).digest()
+        key = hashlib.blake2b(
+            pickle.dumps((make.__module__, make.__qualname__, args, sorted(kwargs.items())), protocol=5)
+        ).digest()
         found = _DRAWINGS.get(key)
         if found is None:
             found = make(*args, **kwargs)
@@ -159,7 +161,7 @@ def spec(drawing: Any) -> dict[str, Any]:
 
 
 def _named(view: Plain, tables: dict[str, bytes]) -> Plain:
-    """The view with its tables taken out, each under a name of its content: a browser draws anew what has a new name."""
+    """The view, its tables moved to `tables` under names made of their content: what changes has another name."""
     found = dict(view)
     if "data" in view:
         sink = pa.BufferOutputStream()

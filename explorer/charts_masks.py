@@ -96,7 +96,7 @@ def _place(n: int, m: int) -> Plain:
 
 def _state_table(states: np.ndarray, where: np.ndarray) -> pa.Table:
     i, j = np.nonzero(where)
-    named = pa.array(STATES.values()).take(pa.array([*STATES].index(s) for s in states[i, j].tolist()))
+    named = pa.array(STATES[state] for state in range(len(STATES))).take(pa.array(states[i, j]))
     return table(query=i.astype(np.int16), key=j.astype(np.int16), state=named)
 
 
@@ -219,9 +219,7 @@ def weights(found: np.ndarray, *, title: str, height: int = HEIGHT) -> Plain:
 def per_position(off: np.ndarray) -> Plain:
     """Largest |causal − full| at each position: position 0 large, the last 0."""
     place = {
-        "x": on(
-            "position:Q", title="query position", scale={"nice": False}, axis={"format": "d", "tickMinStep": 1}
-        ),
+        "x": on("position:Q", title="query position", scale={"nice": False}, axis={"format": "d", "tickMinStep": 1}),
         "y": on("difference:Q", title="largest |causal − full|", scale={"zero": True}),
         "tooltip": [on("position:Q"), on("difference:Q", format=".4f")],
     }

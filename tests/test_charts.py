@@ -127,6 +127,18 @@ def test_a_chart_s_data_goes_as_a_table_of_one_kind_a_column() -> None:
     assert "datasets" in charts.spec(drawn)
 
 
+def test_drawings_of_one_name_in_two_modules_are_kept_apart() -> None:
+    def bars(rows: int) -> str:
+        return f"other {rows}"
+
+    def again(rows: int) -> str:
+        return f"first {rows}"
+
+    again.__name__, again.__qualname__, again.__module__ = bars.__name__, bars.__qualname__, "elsewhere"
+    first, other = charts.kept(again), charts.kept(bars)
+    assert (first(1), other(1), first(2), first(1)) == ("first 1", "other 1", "first 2", "first 1")
+
+
 def decoded(spec: dict[str, Any]) -> np.ndarray:
     from PIL import Image
 

@@ -6,6 +6,7 @@ import io
 import json
 from typing import Any
 
+import altair as alt
 import numpy as np
 import pytest
 
@@ -22,9 +23,19 @@ def taken_apart(tokens: int = 6) -> steps.Steps:
     return steps.apart(q, k, v, mask=CAUSAL, scale=0.5)
 
 
-def text(chart: Any) -> str:
-    charts.spec(chart)
-    return json.dumps(chart.to_dict())
+def whole(view: charts.Plain) -> charts.Plain:
+    """A Plain drawing with its tables as rows."""
+    found = dict(view)
+    if "data" in view:
+        found["data"] = {"values": view["data"].to_pylist()}
+    if "layer" in view:
+        found["layer"] = [whole(each) for each in view["layer"]]
+    return found
+
+
+def text(drawing: charts.Plain) -> str:
+    """As JSON, which has no NaN, and checked against Vega-Lite's schema, which charts.spec does not do."""
+    return json.dumps(alt.LayerChart.from_dict(whole(drawing)).to_dict(), allow_nan=False)
 
 
 def faulty(size: int) -> np.ndarray:
@@ -41,20 +52,81 @@ def pixels(png: bytes) -> np.ndarray:
 
 def test_an_array_leaves_masked_cells_blank_and_frames_the_row() -> None:
     found = taken_apart()
-    chart = charts_steps.array(
-        found.scaled, title="2", subtitle="s", columns="key", palette="diverging", row=3
-    ).to_dict()
-    assert sorted(len(data) for data in chart["datasets"].values()) == [1, 21]  # the frame, and 6 · 7 / 2 live cells
+    chart = charts_steps.array(found.scaled, title="2", subtitle="s", columns="key", palette="diverging", row=3)
+    cells, frame = chart["layer"]
+    assert len(cells["data"]) == 21  # 6 · 7 / 2 live ones
+    assert frame["data"].to_pylist() == [{"query": 3}]
     assert charts_steps.PICK in json.dumps(chart["params"])
 
 
 def test_following_a_query_ends_in_the_output() -> None:
     found = taken_apart()
     drawn = charts_steps.follow(found, 4)
-    table = next(iter(drawn.mixture.to_dict()["datasets"].values()))
+    table = drawn.mixture["layer"][0]["data"].to_pylist()
     total = [row["value"] for row in table if row["key"] == "Σ"]
     assert total == pytest.approx(found.output[4].tolist(), rel=1e-5)
     assert "1.000" in text(drawn.weights)
+
+
+def drawings() -> dict[str, charts.Plain]:
+    """One of each kind of the Steps and Masks pages, and of those that hold a picture."""
+    found = taken_apart()
+    blocks = steps.online(found.q, found.k, found.v, mask=CAUSAL, scale=found.scale, block=2)
+    drawn = charts_steps.follow(found, 4)
+    refused = recover.Recovered(problem=Problem.of(), backend="xla", verdict="refused", sentence="s")
+    small, large = np.full((12, 12), 0.5), np.full((70, 70), 0.5)
+    small[0, 0] = np.nan
+    return {
+        "array": charts_steps.array(found.scaled, title="a", subtitle="s", columns="key", palette="diverging", row=1),
+        "scores": drawn.scores,
+        "weights": drawn.weights,
+        "mixture": drawn.mixture,
+        "so far": charts_steps.so_far(blocks, found, 0, 1),
+        "maximum": charts_steps.running(blocks, 0, 1)[0],
+        "sum": charts_steps.running(blocks, 0, 1)[1],
+        "traffic": charts_steps.traffic(steps.bytes_moved(Problem.of())),
+        "bars": charts_steps.bars([("a", 1, "x")]),
+        "cells": charts_masks.cells(faulty(12), title="c"),
+        "picture": charts_masks.cells(faulty(70), title="c"),
+        "executed": charts_masks.weights(small, title="w"),
+        "executed, picture": charts_masks.weights(large, title="w"),
+        "position": charts_masks.per_position(np.array([0.5, 0.0])),
+        "verdicts": charts_masks.verdict_grid([refused]),
+    }
+
+
+@pytest.mark.parametrize("name", drawings())
+def test_each_drawing_is_vega_lite(name: str) -> None:
+    assert '"layer"' in text(drawings()[name])
+
+
+def sent(drawing: charts.Plain) -> str:
+    """What decides whether a browser draws anew: the specification, in which each table stands by its name."""
+    found = charts.spec(drawing)
+    assert all(isinstance(table, bytes) for table in found.pop("datasets").values())
+    return json.dumps(found)
+
+
+def test_whatever_changes_in_a_picture_is_sent_anew() -> None:
+    found = taken_apart()
+    other = found.scores.copy()
+    other[2, 2] += 1e-3  # a cell within the scale: nothing but the data changes
+    blocks = steps.online(found.q, found.k, found.v, mask=CAUSAL, scale=found.scale, block=2)
+    words: Any = {"title": "a", "subtitle": "s", "columns": "key", "palette": "diverging"}
+    arrays = [charts_steps.array(values, row=row, **words) for values in (found.scores, other) for row in (0, 1)]
+    follows = [getattr(charts_steps.follow(found, row), kind) for row in (3, 4) for kind in ("scores", "weights")]
+    online = [charts_steps.so_far(blocks, found, row, shown) for row in (4, 5) for shown in (0, 1)]
+    sums = [charts_steps.running(blocks, row, shown)[1] for row in (4, 5) for shown in (0, 1)]
+    masks = []
+    for size in (12, 70):
+        states = faulty(size)
+        moved = states.copy()
+        moved[[2, 3], 0] = moved[[3, 2], 0]  # the missed key one row further down
+        masks += [charts_masks.cells(states, title="c"), charts_masks.cells(moved, title="c")]
+        masks += [charts_masks.difference(states), charts_masks.difference(moved)]
+    for group in (arrays, follows, online, sums, masks):
+        assert len({sent(drawing) for drawing in group}) == len(group)
+    assert sent(arrays[0]) == sent(charts_steps.array(found.scores.copy(), row=0, **words))
 
 
 def test_a_large_mask_is_one_small_picture() -> None:
@@ -105,8 +177,7 @@ def test_the_verdict_grid_has_a_sign_for_each_verdict() -> None:
         recover.Recovered(problem=case.problem(), backend="xla", verdict=verdict, sentence="s")
         for case, verdict in zip(recover.CASES.values(), recover.VERDICTS, strict=False)
     ]
-    drawn = charts_masks.verdict_grid(found).to_dict()
-    table = next(iter(drawn["datasets"].values()))
+    table = charts_masks.verdict_grid(found)["data"].to_pylist()
     assert [row["sign"] for row in table] == [charts_masks.VERDICT_SIGNS[r.verdict] for r in found]
     assert [row["mask"] for row in table] == [case.label for case in recover.CASES.values()][: len(table)]
     assert set(charts_masks.VERDICT_SIGNS) == set(charts_masks.VERDICT_COLOURS) == set(recover.VERDICTS)

@@ -199,7 +199,7 @@ def curve(p: Problem, shown: Recovered | None, status: Any) -> Answer | None:
 # --- traps and every pair, here or as recorded
 
 
-@st.cache_data(show_spinner=False, max_entries=4)
+@st.cache_resource(show_spinner=False, max_entries=4)  # not cache_data, which copies all of it at each call
 def recorded() -> tuple[str, list[Recovered]]:
     """The label of the shipped recording and its verdicts; both empty where none ships."""
     if RECORDING not in recordings.names():
@@ -246,7 +246,8 @@ def _trap_picture(backend: str, here: Recovered | None, then: Recovered | None, 
 def every_pair(names: Sequence[str], answer: Answer) -> None:
     """The grid of verdicts: here, or as recorded."""
     label, kept = recorded()
-    kept = [r for r in kept if any(r.problem == case.problem() for case in CASES.values())]
+    problems = {case.problem() for case in CASES.values()}
+    kept = [r for r in kept if r.problem in problems]
     sources = {"here": list(answer.results), label: kept}
     offered = [source for source, found in sources.items() if found]
     if not offered:

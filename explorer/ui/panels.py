@@ -252,7 +252,9 @@ def tensors(problem: Problem) -> list[dict[str, Any]]:
     return rows
 
 
-def chart(drawing: Callable[[], Any] | alt.TopLevelMixin | charts.Plain, *, say: str, key: str | None = None, **picking: Any) -> None:
+def chart(
+    drawing: Callable[[], Any] | alt.TopLevelMixin | charts.Plain, *, say: str, key: str | None = None, **picking: Any
+) -> None:
     """A chart with its words. width follows the page; picking: on_select and selection_mode of st.vega_lite_chart."""
     shown: Any = drawing() if callable(drawing) else drawing
     st.vega_lite_chart(None, charts.spec(shown), alt=say, key=key, width="stretch", **picking)
