@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import pytest
 from explorer.ui import shell
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Locator, Page
 
 ROOT = Path(__file__).resolve().parents[2]
 LIVE = "/live" if (ROOT / "pages" / "start.py").exists() else "/"
@@ -71,14 +71,6 @@ def worker_of(server_pid: int) -> int:
                 continue
         time.sleep(0.2)
     pytest.fail("no process below the server has jaxlib mapped")
-
-
-@pytest.fixture
-def other_page(chromium: Browser) -> Iterator[Page]:
-    """A second browser, with a profile of its own."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 900})
-    yield context.new_page()
-    context.close()
 
 
 @pytest.mark.parametrize("path", [f"{LIVE}?{SMALL}", "/machine"])
