@@ -119,6 +119,10 @@ class Local:
         return f"http://{HOST}:{self._ports['front' if self.has_front else 'app']}"
 
     @property
+    def operations(self) -> str:
+        return f"http://{HOST}:{self._ports['ops']}"
+
+    @property
     def scheduler(self) -> str:
         return f"tls://{HOST}:{self._ports['dask']}"
 
@@ -129,7 +133,7 @@ class Local:
     def get(self, path: str, timeout_s: float = 10.0) -> tuple[int, str]:
         """From the operators' port."""
         try:
-            with urllib.request.urlopen(f"http://{HOST}:{self._ports['ops']}{path}", timeout=timeout_s) as answer:
+            with urllib.request.urlopen(self.operations + path, timeout=timeout_s) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -283,7 +287,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         running(Path(folder), overlay=options.overlay, workers=options.workers, has_front=options.front) as local,
         contextlib.suppress(KeyboardInterrupt),
     ):
-        print(f"{local.url}/?token={local.token}   (logs in {folder}; Ctrl-C ends it)", flush=True)
+        print(f"{local.url}/?token={local.token}", flush=True)
+        print(f"{local.operations}/metrics, /ready, /live   (logs in {folder}; Ctrl-C ends it)", flush=True)
         signal.pause()
     return 0
 
