@@ -538,6 +538,16 @@ def test_what_the_guide_names_exists() -> None:
         assert f"`{overlay}`" in GUIDE
 
 
+def test_the_guide_knows_every_setting_and_no_other() -> None:
+    named = re.compile(r"\bEXPLORER_[A-Z_]*[A-Z]\b")
+    given = {name for overlay in check.OVERLAYS for name in named.findall(check.render(f"overlays/{overlay}"))}
+    given |= set(named.findall((DEPLOY / "compose.yaml").read_text()))
+    settings = set(named.findall(GUIDE.partition("## Settings")[2].partition("\n## ")[0]))
+    assert given - {"EXPLORER_HOST"} <= settings  # the public name that step 11 puts in its place
+    sources = [*(ROOT / "explorer").rglob("*.py"), DEPLOY / "serve.py"]
+    assert settings <= {name for path in sources for name in named.findall(path.read_text())}
+
+
 def test_the_guide_cleans_up_every_kind_that_terraform_makes() -> None:
     for kind in (
         "clusters",
@@ -555,3 +565,11 @@ def test_the_guide_cleans_up_every_kind_that_terraform_makes() -> None:
 def test_the_guide_enables_the_lab_s_apis() -> None:
     for api in ("container", "compute", "iam", "cloudresourcemanager", "logging", "monitoring"):
         assert f"{api}.googleapis.com" in GUIDE
+
+
+def test_the_guide_and_terraform_enable_the_same_apis() -> None:
+    """But for the proxy's, which only a public app needs."""
+    api = re.compile(r"\w+\.googleapis\.com")
+    (line,) = re.findall(r"gcloud services enable container(?:.|\n)*?(?=\n\n)", GUIDE)
+    made = set(api.findall((DEPLOY / "terraform" / "apis.tf").read_text()))
+    assert set(api.findall(line)) == made - {"iap.googleapis.com"}

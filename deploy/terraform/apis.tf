@@ -3,6 +3,7 @@ resource "google_project_service" "needed" {
   for_each = toset(concat(
     [
       "artifactregistry.googleapis.com",
+      "binaryauthorization.googleapis.com",
       "cloudresourcemanager.googleapis.com",
       "compute.googleapis.com",
       "container.googleapis.com",

@@ -51,8 +51,7 @@ resource "google_container_cluster" "this" {
   enable_intranode_visibility = true
 
   security_posture_config {
-    mode               = "BASIC"
-    vulnerability_mode = "VULNERABILITY_BASIC"
+    mode = "BASIC"
   }
 
   logging_config {
