@@ -26,7 +26,7 @@ run:
 
 test:
 	@$(SETUP) dev
-	@$(RUN) pytest --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(TESTS)
+	@$(RUN) pytest --numprocesses $(PROCESSES) --dist loadscope --no-loadscope-reorder $(TESTS)
 
 lint:
 	@$(SETUP) dev

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -109,16 +109,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("browser") and not IN_CI and (why := chromium_missing()):
             item.add_marker(pytest.mark.skip(reason=why))
     items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
-    if hasattr(
-        config, "workerinput"
-    ):  # files side by side: what starts whole apps of its own stays in one of the processes
-        items.sort(key=lambda item: not _is_heavy(item))
-        for item in items:
-            item.add_marker(pytest.mark.xdist_group("heavy" if _is_heavy(item) else item.path.stem))
+    if hasattr(config, "workerinput"):  # tests run side by side: the longest part must begin first
+        items.sort(key=lambda item: not _is_heavy(item.nodeid))
 
 
-def _is_heavy(item: pytest.Item) -> bool:
-    return item.get_closest_marker("browser") is not None or item.path.name == "test_cluster.py"
+def _is_heavy(nodeid: str) -> bool:
+    """Starts whole apps of its own."""
+    return "/browser/" in nodeid or "test_cluster.py" in nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file's tests stay in one process, where they share its server or worker; the heavy files share one process, or
+    they would slow each other down. xdist's own groups do nothing under pytest 9.2."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "heavy" if _is_heavy(nodeid) else nodeid.split("::")[0]
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="module")

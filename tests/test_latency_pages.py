@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +26,7 @@ OWN = {**SMALL, "latency_question": "Own"}
 needs_recordings = pytest.mark.skipif(not recordings.names(), reason="no recording is shipped")
 
 
-def opened(page: str, **params: str) -> AppTest:
+def opened(page: str, **params: str | list[str]) -> AppTest:
     """As from a link. The first run is the first page, which must not run anything."""
     test = AppTest.from_file(str(ROOT / "streamlit_app.py"), default_timeout=WAIT_S)
     test.query_params.update(params)
@@ -165,6 +167,29 @@ def test_cancel_keeps_what_was_measured_and_marks_the_rest() -> None:
     assert said(test, r"^Incomplete: [1-3] of 4 points were measured")
     assert said(test, "cancelled")
     assert charts(test) >= 1
+
+
+def test_a_worker_killed_in_mid_sweep_costs_its_point_alone() -> None:
+    test = opened("latency.py", **{**OWN, "heads": "8", "head_dim": "64", "backend": ["naive", "xla"]})
+    test.text_input(key="latency_values_q_len").set_value("16,1k").run()
+    test.button(key="latency_run").click().run()
+    job = of_link(test)
+    victim = next(
+        place for place, point in enumerate(job.points) if point.call.kwargs.get("problem", {}).get("q_len") == 1024
+    )
+    while job.points[victim].state != "running":
+        assert not job.is_over
+        job.wait_change(job.version, 0.1)
+    (worker,) = jobs.engine().stats().workers
+    assert worker.pid
+    os.kill(worker.pid, signal.SIGKILL)
+    until(test, lambda it: it.button(key="latency_run").label == "Run again")
+    made = {(r.problem.q_len, r.backend): r for r in records_of(job)}
+    assert {key: r.status for key, r in made.items()} == {
+        (16, "naive"): "ok", (16, "xla"): "ok", (1024, "naive"): "failed", (1024, "xla"): "ok",
+    }  # fmt: skip
+    assert "worker process died" in str(made[1024, "naive"].reason)
+    assert said(test, "worker process died")
 
 
 def test_head_to_head_needs_two_and_has_a_verdict() -> None:
