@@ -15,7 +15,7 @@ help:
 	@echo "make test    run every test that can run here (TESTS=... go to pytest)"
 	@echo "make lint    formatting, lint and types"
 	@echo "make format  put the code in the project's format"
-	@echo "make te      add TransformerEngine (needs an NVIDIA GPU; builds about 4 minutes)"
+	@echo "make te      add TransformerEngine (needs an NVIDIA GPU; builds 4 to 20 minutes)"
 	@echo "make deploy-check  manifests, Dockerfile and Terraform through the linters (installs checkov once)"
 	@echo "make clean   remove .venv"
 	@echo "PYTHON=python3.12 make ... names the Python; 3.11, 3.12 and 3.13 work"

@@ -36,7 +36,7 @@ SIZES = {
     "cuda": "JAX with CUDA: about 3 GB to download",
     "cpu": "JAX for the CPU: about 250 MB to download",
     "dev": "the tools for tests and lint: about 200 MB",
-    "te": "TransformerEngine: 730 MB, then built here in about 4 minutes",
+    "te": "TransformerEngine: 730 MB, then built here in 4 to 20 minutes",
 }
 
 

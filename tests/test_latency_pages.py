@@ -117,6 +117,17 @@ def test_latency_says_what_can_t_be_swept() -> None:
         assert not any(button.key == "latency_run" for button in test.button)
 
 
+def test_what_a_link_asks_of_the_page_and_can_t_have_is_named() -> None:
+    test = opened("latency.py", latency_question="own", latency_clock="<b>", latency_mode="burst")
+    assert not test.exception
+    (warning,) = test.warning
+    assert warning.value.split("  \n") == [
+        "latency\\_question can't be own here; it is Benchmark instead.",
+        "latency\\_clock can't be \\<b\\> here; it is wall instead.",
+    ]
+    assert not opened("latency.py", latency_question="Own", latency_clock="device").warning
+
+
 def test_a_small_sweep_runs_to_its_end_and_is_found_again() -> None:
     test = opened("latency.py", **OWN)
     test.text_input(key="latency_values_q_len").set_value("32, 16,16").run()

@@ -11,6 +11,10 @@ from explorer.problem import Problem, parse_length
 
 VERSION = "1"  # a later change of a default or a name gets another number, so that old links can be told apart
 DEFAULT = Problem()
+NAMES = frozenset(
+    ("v", "preset", "batch", "q_len", "kv_len", "kv_follows", "heads", "kv_heads", "head_dim", "dtype", "causal",
+     "seed", "inputs", "input_scale", "backend")
+)  # fmt: skip
 DEFAULT_BACKENDS = ("naive", "xla", "cudnn")
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 from streamlit.delta_generator_singletons import context_dg_stack, get_default_dg_stack_value
 
-from explorer import scenes
-from explorer.ui import controls, progress
+from explorer import plain, scenes
+from explorer.ui import controls, link, progress
 
 if TYPE_CHECKING:
     from streamlit.navigation.page import Page as StreamlitPage
@@ -61,6 +61,7 @@ MENU = {
     ),
 }
 
+LINK = "link_of_visit"  # what it asks of pages not drawn yet; what could not be had: name -> (page, sentence)
 SIDEBAR_PIXELS = 330  # the three dtypes fit side by side
 
 _running = threading.local()
@@ -77,11 +78,44 @@ def run() -> None:
         controls.draw()
         _link_button(page)
     progress.keep()
+    asked = _asked()
+    place = st.empty()
     _running.inside = True
     try:
         page.run()
     finally:
         _running.inside = False
+        _refused(page, asked, place)
+
+
+def _asked() -> dict[str, list[str]]:
+    """What the link of this visit asks for and no page has been drawn with yet."""
+    if LINK not in st.session_state:
+        st.session_state[LINK] = {n: st.query_params.get_all(n) for n in st.query_params if n not in link.NAMES}, {}
+    pending, _ = st.session_state[LINK]
+    return {name: values for name, values in pending.items() if st.query_params.get_all(name) == values}
+
+
+def _refused(page: StreamlitPage, asked: dict[str, list[str]], place: Any) -> None:
+    """Names what the link asks of the page's own widgets and they don't have: Streamlit drops it without a word. The
+    sidebar's are named there (explorer/ui/link.py)."""
+    pending, refused = st.session_state[LINK]
+    for name, values in asked.items():
+        if name in st.session_state:
+            del pending[name]
+            shown = st.session_state[name]
+            if len(values) == 1 and not isinstance(shown, list | tuple) and not _same(values[0], shown):
+                refused[name] = page.url_path, f"{name} can't be {values[0]} here; it is {shown} instead."
+    if said := [sentence for path, sentence in refused.values() if path == page.url_path]:
+        place.warning("  \n".join(map(plain.markdown, said)), title="Something that was asked for doesn't exist here",
+                      icon=":material/link_off:")  # fmt: skip
+
+
+def _same(text: str, value: Any) -> bool:
+    try:
+        return float(text) == float(value)
+    except (TypeError, ValueError):
+        return text.lower() == str(value).lower()
 
 
 def guard() -> None:

@@ -52,6 +52,8 @@ def cache_dir() -> Path:
 
 def set_environment() -> None:
     """What must stand in the environment before JAX is imported. Values that the user has set win."""
+    from explorer import te
+
     for name, value in {
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
         "JAX_COMPILATION_CACHE_DIR": str(cache_dir() / "jax"),
@@ -60,6 +62,8 @@ def set_environment() -> None:
         "DASK_LOGGING__DISTRIBUTED": "critical",
     }.items():
         os.environ.setdefault(name, value)
+    if not te.has_driver():  # JAX's CUDA plugin would log a traceback each time, and then take the CPU
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 
 def load_libraries() -> None:
