@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,24 @@ def labelled(rows: Iterable[Row], axis: str | None = None) -> list[dict[str, Any
     order = list(BACKENDS)
     key = axis or "q_len"
     return sorted(found, key=lambda row: (order.index(row["backend"]), row["style"], row[key]))
+
+
+MOST = 200  # places along an axis that a chart draws: more stand closer than its points are wide
+
+
+def thin(rows: Sequence[Row], axis: str, *, log: bool) -> Sequence[Row]:
+    """Labelled rows at MOST places at the most, evenly along the axis as it is drawn, with the first and the last.
+
+    A place keeps all of its series, so that ratios stay whole. Nothing is averaged: what is left out is not drawn.
+    """
+    places = sorted({row[axis] for row in rows})
+    if len(places) <= MOST:
+        return rows
+    drawn = [math.log(place) if log else float(place) for place in places]
+    step = (drawn[-1] - drawn[0]) / (MOST - 1)
+    first_of = {int((at - drawn[0]) / step): place for at, place in reversed(list(zip(drawn, places, strict=True)))}
+    kept = {*first_of.values(), places[-1]}
+    return [row for row in rows if row[axis] in kept]
 
 
 def series(rows: Iterable[Row]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, no_type_check
 
 from explorer.masks import Mask
@@ -109,7 +109,7 @@ class Problem:
         return "MHA" if self.kv_heads == self.heads else "MQA" if self.kv_heads == 1 else "GQA"
 
     def to_json(self) -> dict[str, Any]:
-        values = asdict(self)
+        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}  # asdict copies, and takes long
         values["window"] = list(self.window) if self.window is not None else None
         return {**values, "mask": self.mask.name}
 

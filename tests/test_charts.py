@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import json
 import math
 import tomllib
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from explorer import charts
+from explorer import charts, curves
 from explorer.backends import BACKENDS
 from explorer.problem import AXIS_LETTERS
 
@@ -172,3 +173,18 @@ def test_heatmaps_in_words() -> None:
     assert said.startswith("Output of naive: 2 query by 2 dim, from -2 to 1, the largest in size at row 0, column 1")
     assert said.endswith("1 values are not finite")
     assert charts.say_difference(np.array([[0.0, -3.0]])) == "largest difference 3 (row 0, column 1), mean 1.5"
+
+
+def test_many_places_are_thinned_evenly_and_whole_and_few_are_not() -> None:
+    rows = [{"q_len": 64 * n, "series": name} for n in range(1, 1251) for name in ("a", "b")]
+    for log in (True, False):
+        kept = curves.thin(rows, "q_len", log=log)
+        places = sorted({row["q_len"] for row in kept})
+        assert curves.MOST / 2 < len(places) <= curves.MOST + 1
+        assert (places[0], places[-1]) == (64, 64 * 1250)
+        assert len(kept) == 2 * len(places)
+        assert all(row in rows for row in kept[:20])
+        at = [math.log(place) if log else place for place in places]
+        steps = [b - a for a, b in itertools.pairwise(at)]
+        assert max(steps[len(steps) // 2 :]) < 3 * (at[-1] - at[0]) / curves.MOST
+    assert curves.thin(rows[: 2 * curves.MOST], "q_len", log=True) == rows[: 2 * curves.MOST]

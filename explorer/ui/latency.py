@@ -194,21 +194,25 @@ def show(one: Asked, made: Sweep) -> None:
     if not records and not recorded:
         st.info("Nothing is measured yet: press Run, and the points appear one by one.", icon=":material/play_arrow:")
         return
-    on, is_log, baseline = _switches([*records, *recorded], axis)
+    rows, recorded_rows = (curves.labelled(record.rows(group), axis) for group in (records, recorded))
+    on, is_log, baseline = _switches(curves.series([*rows, *recorded_rows]))
     look = View(name=one.name, axis=axis, clock=on, is_log=is_log, baseline=baseline)
     if records and recorded and not (here is not None and here.is_gpu):
         left, right = st.columns(2, gap="large")
         with left:
-            _live(records, made, look)
+            _live(records, rows, made, look)
         with right:
-            _recorded(recorded, look)
+            _recorded(recorded, recorded_rows, look)
     elif records:
-        _live(records, made, look, is_wide=True)
+        _live(records, rows, made, look, is_wide=True)
         if recorded:
             with st.expander(f"Beside it: {recordings.describe(recorded)}"):
-                _recorded(recorded, look, is_wide=True)
+                _recorded(recorded, recorded_rows, look, is_wide=True)
     else:
-        _recorded(recorded, look, is_wide=True)
+        _recorded(recorded, recorded_rows, look, is_wide=True)
+
+
+Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,9 +226,8 @@ class View:
     baseline: str
 
 
-def _switches(records: Sequence[Record], axis: str) -> tuple[Clock, bool, str]:
-    """The clock, log axes, and the baseline of the speed-ups."""
-    names = _series(records, axis)
+def _switches(names: list[str]) -> tuple[Clock, bool, str]:
+    """The clock, log axes, and the baseline of the speed-ups, one of these series."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         on = st.segmented_control(
             "Clock", ["wall", "device"], default="wall", required=True, key="latency_clock", bind="query-params",
@@ -238,29 +241,22 @@ def _switches(records: Sequence[Record], axis: str) -> tuple[Clock, bool, str]:
     return "device_ms" if on == "device" else "wall_ms", is_log, baseline or names[0]
 
 
-def _series(records: Sequence[Record], axis: str) -> list[str]:
-    groups = [[r for r in records if r.recorded == flag] for flag in (False, True)]
-    rows = [row for group in groups if group for row in curves.labelled(record.rows(group), axis)]
-    return curves.series(rows)
-
-
-def _live(records: list[Record], made: Sweep, look: View, *, is_wide: bool = False) -> None:
+def _live(records: list[Record], rows: Rows, made: Sweep, look: View, *, is_wide: bool = False) -> None:
     where = next((r.where for r in records if r.environment), None) or "this machine"
     st.subheader(f"Measured here: {where}", anchor=False)
     if made.missing:
         st.warning(f"Incomplete: {len(records) - made.missing} of {len(records)} points were measured.")
-    view(records, look, key="live", is_wide=is_wide)
+    view(records, rows, look, key="live", is_wide=is_wide)
 
 
-def _recorded(records: list[Record], look: View, *, is_wide: bool = False) -> None:
+def _recorded(records: list[Record], rows: Rows, look: View, *, is_wide: bool = False) -> None:
     st.subheader(f"Recorded: {records[0].where}", anchor=False)
     st.caption(f":material/history: Not measured here: {recordings.describe(records)}.")
-    view(records, look, key="recorded", is_wide=is_wide)
+    view(records, rows, look, key="recorded", is_wide=is_wide)
 
 
-def view(records: list[Record], look: View, *, key: str, is_wide: bool) -> None:
-    """Charts, what has no time and why, table and exports of one place's records."""
-    rows = curves.labelled(record.rows(records), look.axis)
+def view(records: list[Record], rows: Rows, look: View, *, key: str, is_wide: bool) -> None:
+    """Charts, what has no time and why, table and exports of one place's records, as labelled rows too."""
     suspects(rows)
     on = look.clock
     if not any(row[on] is not None for row in rows):
@@ -268,7 +264,11 @@ def view(records: list[Record], look: View, *, key: str, is_wide: bool) -> None:
     elif len({row[look.axis] for row in rows}) == 1:
         panels.chart(charts_time.bars(rows, on), say=charts_time.say_bars(rows, on), key=f"latency-bars-{key}")
     else:
-        _curves(rows, look, key=key, is_wide=is_wide)
+        drawn = curves.thin(rows, look.axis, log=look.is_log)
+        _curves(drawn, look, key=key, is_wide=is_wide)
+        if len(drawn) < len(rows):
+            st.caption(f"{len(drawn):,} of {len(rows):,} points are drawn, evenly along the axis; the table and the "
+                       "exports hold all.")  # fmt: skip
     panels_reasons(rows, look.axis)
     notes(rows)
     exports.popover(records, f"{look.name}-sweep", drawing=_main(rows, look), key=f"-{key}")
@@ -276,7 +276,7 @@ def view(records: list[Record], look: View, *, key: str, is_wide: bool) -> None:
         panels.table(table(rows, look.axis), alt_text=f"Every point: both clocks, TFLOP/s, evidence, result ({key})")
 
 
-def _main(rows: list[dict[str, Any]], look: View) -> Callable[[], Any] | None:
+def _main(rows: Sequence[curves.Row], look: View) -> Callable[[], Any] | None:
     """The chart that an export draws."""
     if not any(row[look.clock] is not None for row in rows):
         return None
@@ -285,7 +285,7 @@ def _main(rows: list[dict[str, Any]], look: View) -> Callable[[], Any] | None:
     return lambda: charts_time.times(rows, look.axis, look.clock, log=look.is_log)
 
 
-def _curves(rows: list[dict[str, Any]], look: View, *, key: str, is_wide: bool) -> None:
+def _curves(rows: Sequence[curves.Row], look: View, *, key: str, is_wide: bool) -> None:
     axis, on = look.axis, look.clock
     drawn: list[Callable[[], None]] = [lambda: _speed_up(rows, look, key)]
     if look.name == "causal":
@@ -317,7 +317,7 @@ def _curves(rows: list[dict[str, Any]], look: View, *, key: str, is_wide: bool) 
                 draw()
 
 
-def _speed_up(rows: list[dict[str, Any]], look: View, key: str) -> None:
+def _speed_up(rows: Sequence[curves.Row], look: View, key: str) -> None:
     baseline = look.baseline if look.baseline in curves.series(rows) else curves.series(rows)[0]
     st.markdown(f"**Speed-up over {baseline}**, {charts.CLOCKS[look.clock]}")
     found = curves.speed_ups(rows, look.axis, look.clock, baseline)
@@ -329,7 +329,7 @@ def _speed_up(rows: list[dict[str, Any]], look: View, key: str) -> None:
     panels.chart(drawing, say=said, key=f"latency-speed-{key}")
 
 
-def _hidden(rows: list[dict[str, Any]], look: View, key: str) -> None:
+def _hidden(rows: Sequence[curves.Row], look: View, key: str) -> None:
     st.markdown("**What the wall clock hides**")
     found = curves.hidden(rows)
     if all(row["hidden"] is None for row in found):
@@ -341,7 +341,7 @@ def _hidden(rows: list[dict[str, Any]], look: View, key: str) -> None:
     st.caption("Launching, the host and waiting, within each call. Where it is high, the wall clock compares launches.")
 
 
-def _memory(rows: list[dict[str, Any]], look: View, key: str) -> None:
+def _memory(rows: Sequence[curves.Row], look: View, key: str) -> None:
     st.markdown("**Memory**, compiler's analysis")
     if not any(row["temp_bytes"] for row in rows):
         st.caption(f"{MISSING} The compiler gave no analysis.")
@@ -352,7 +352,7 @@ def _memory(rows: list[dict[str, Any]], look: View, key: str) -> None:
     panels.chart(drawing, say=said, key=f"latency-memory-{key}")
 
 
-def _causal_share(rows: list[dict[str, Any]], look: View, key: str) -> None:
+def _causal_share(rows: Sequence[curves.Row], look: View, key: str) -> None:
     st.markdown(f"**Causal against unmasked**, {charts.CLOCKS[look.clock]}")
     found = curves.causal_shares(rows, look.clock)
     if not found:
@@ -438,7 +438,7 @@ def _no_times(rows: Sequence[dict[str, Any]], on: Clock) -> None:
         st.info("No point has a time; the reasons are below.", icon=":material/block:")
 
 
-def _why_no_device(rows: Sequence[dict[str, Any]]) -> str:
+def _why_no_device(rows: Sequence[curves.Row]) -> str:
     return "a CPU has none" if any(row["wall_ms"] is not None for row in rows) else "nothing was timed"
 
 

@@ -52,7 +52,7 @@ def main() -> int:
         server = conftest.start_server(env={"EXPLORER_RECORDINGS": folder, **os.environ})
         try:
             address = f"{server.url}/latency?latency_question=Sequence&backend="
-            visits = [seconds(address, "[data-testid=stVegaLiteChart] canvas") for _ in range(6)]
+            visits = [seconds(address, "[data-testid=stVegaLiteChart] :is(svg, canvas)") for _ in range(6)]
         finally:
             server.stop()
         browser.close()
