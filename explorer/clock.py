@@ -19,6 +19,7 @@ from explorer.sensors import Pacer, Sensors
 MODES = ("burst", "sustained")
 STOPS = ("repeats", "interval")
 READ_EVERY_S = 0.25
+FORGET_EVERY = 64  # programs thrown out of the cache
 _tracing = threading.RLock()
 NARROW = 0.01  # of the median: an interval narrower than that ends the "interval" rule
 
@@ -78,6 +79,7 @@ class Cache:
     most: int = 192
     hits: int = 0
     misses: int = 0
+    thrown: int = 0
     builds: OrderedDict[Hashable, Build] = field(default_factory=OrderedDict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -94,10 +96,26 @@ class Cache:
             self.builds[key] = made
             while len(self.builds) > self.most:
                 self.builds.popitem(last=False)
+                self.thrown += 1
+            is_time = self.thrown >= FORGET_EVERY
+            self.thrown = 0 if is_time else self.thrown
+        if is_time:
+            forget()
         return made, False
 
     def info(self) -> dict[str, int]:
         return {"hits": self.hits, "misses": self.misses, "size": len(self.builds), "most": self.most}
+
+
+def forget() -> None:
+    """Let JAX drop what it keeps of each program beside ours: thousands of traces and programs, 2 MiB for each shape.
+
+    The builds in a Cache stay as they are; what two programs share is traced once more.
+    """
+    import jax
+
+    with _tracing:
+        jax.clear_caches()
 
 
 _this_thread = threading.local()

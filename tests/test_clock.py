@@ -275,3 +275,18 @@ class TestOnGPU:
             assert second.timing.device_ms is not None
             assert first.timing.device_ms.median == pytest.approx(second.timing.device_ms.median, rel=0.01)
             assert first.timing.sm_clock_mhz
+
+
+def test_jax_forgets_what_the_cache_throws_out(monkeypatch: pytest.MonkeyPatch, nap: Build) -> None:
+    """tests/bench/many_shapes.py measures the memory; here only that it happens, and that a build outlives it."""
+    times = []
+    forget = clock.forget
+    monkeypatch.setattr(clock, "forget", lambda: times.append(forget()))
+    cache = clock.Cache(most=2)
+    for number in range(2 + 2 * clock.FORGET_EVERY):
+        assert len(times) == max(0, number - 2) // clock.FORGET_EVERY
+        cache.get(number, lambda: nap)
+    assert len(times) == 2
+    import jax.numpy as jnp
+
+    clock.once(nap.call, (jnp.ones(4),))
