@@ -225,10 +225,15 @@ def read_working(results: Sequence[Any]) -> Answer:
     ratio = last.temp_bytes / first.temp_bytes
     right = "1" if ratio < 1.5 else "2" if ratio < 2.8 else "4"
     refused = " ".join(f"{BACKENDS[n].label}: {f[0].reason}." for n, f in by_name.items() if f[0].reason)
+    why = (
+        "as T² does: it stores every score"
+        if right == "4"
+        else "not four times, as storing every score would: this device's compiler keeps only a part of them at once"
+    )
     return Answer(
         right=frozenset({right}),
-        says=f"Naive's working memory grows {ratio:.1f} times from T={first.q_len} to T={last.q_len}, as T² does: it "
-        f"stores every score. A fused kernel stores one number a row. {refused}",
+        says=f"Naive's working memory grows {ratio:.1f} times from T={first.q_len} to T={last.q_len}, {why}. "
+        f"A fused kernel stores one number a row. {refused}",
         bars=tuple(
             (f"{BACKENDS[f.backend].label} T={f.q_len}", float(f.temp_bytes), memory.gib(f.temp_bytes))
             for f in results

@@ -177,6 +177,7 @@ def test_causal_refused_is_undecided() -> None:
 @pytest.mark.parametrize(("ratio", "right"), [(1, "1"), (2, "2"), (4, "4")])
 def test_memory_grows(ratio: int, right: str) -> None:
     found = [Working(backend="naive", q_len=n, temp_bytes=b) for n, b in ((512, 1000), (1024, 1000 * ratio))]
+    assert ("as T² does" in readings.read_working(found).says) == (ratio > 2.8)
     assert readings.read_working([*found, Working(backend="cudnn", q_len=512, temp_bytes=None, reason="no")]).right == {
         right
     }
