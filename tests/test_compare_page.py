@@ -52,7 +52,7 @@ def cells(test: AppTest) -> str:
 def test_two_shipped_recordings_and_one_with_itself() -> None:
     test = opened()
     assert not test.exception
-    assert said(test, r"^B is slower than 1\.05 × A at 2 of 13 points")
+    assert said(test, r"^B is slower than 1\.05 × A at 1 of 13 points")  # XLA at T=256: 10 %, the other is 4 %
     assert figures(test) == {"faster": "0", "slower": "2", "too close to call": "11", "not compared": "18"}
     assert len(test.get("vega_lite_chart")) == 1
     assert "only in A" in cells(test)
