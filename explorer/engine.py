@@ -37,6 +37,7 @@ __all__ = [
 STAGE, LIVE, SWEEP = Priority
 NOT_IN_THE_SERVER = ("jax", "jaxlib", "flax", "transformer_engine")
 CLOSED = "The app is shutting down."
+LOOK_EVERY_S = 0.5  # for what no event told: one that fell before the scheduler knew that we listen
 DISCONNECTED = "The connection to the workers was lost"
 
 log = logging.getLogger(__name__)
@@ -93,6 +94,7 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main_task: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._news = asyncio.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="engine", daemon=True)
         atexit.register(self.close)
         self._thread.start()
@@ -311,30 +313,35 @@ class Engine:
     def _on_cluster_event(self, event: tuple[float, Any]) -> None:
         message = event[1] if isinstance(event[1], dict) else {}
         if message.get("action") == "add-worker":
-            self._go(self._look())
+            self._news.set()
         elif message.get("action") == "remove-worker":
             self._lose(message["worker"], is_leaving=bool(message.get("expected")))
 
     async def _look(self) -> None:
-        """Who is there."""
-        if self._cluster is None:
-            return
+        """Who is there. Called by _serve alone: each answer is younger than what the one before it found."""
+        assert self._cluster is not None
         found = await self._cluster.workers()
         with self._changed:
-            for address, says in found.items():
-                if address not in self._queue.workers:
-                    own = says.get("explorer") or {}
-                    self._queue.workers[address] = Worker(
-                        address=address,
-                        home=says.get("nanny") or address,
-                        name=str(says.get("name") or address),
-                        host=says.get("host") or "",
-                        pid=own.get("pid"),
-                        gpu=own.get("gpu"),
-                    )
-            self._trouble = None if self._queue.workers else "No worker is there yet."
-            self._changed.notify_all()
-        self._dispatch()
+            for address in self._queue.workers.keys() - found.keys():  # it left before we were told of such things
+                self._lose(address)
+            new = found.keys() - self._queue.workers.keys()
+            for address in new:
+                says = found[address]
+                own = says.get("explorer") or {}
+                self._queue.workers[address] = Worker(
+                    address=address,
+                    home=says.get("nanny") or address,
+                    name=str(says.get("name") or address),
+                    host=says.get("host") or "",
+                    pid=own.get("pid"),
+                    gpu=own.get("gpu"),
+                )
+            trouble = None if self._queue.workers else self._trouble or "No worker is there yet."
+            if new or trouble != self._trouble:
+                self._trouble = trouble
+                self._changed.notify_all()
+        if new:
+            self._dispatch()
 
     def _lose(self, address: str, *, is_leaving: bool = False, why: str = DIED) -> None:
         with self._changed:
@@ -388,10 +395,14 @@ class Engine:
             try:
                 with self._changed:
                     if self._state != "closed":
-                        self._state = "ready"
+                        self._state, self._trouble = "ready", None
                 await self._look()
                 while self._cluster.is_connected:
-                    await asyncio.sleep(0.5)
+                    self._news.clear()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._news.wait(), LOOK_EVERY_S)
+                    with contextlib.suppress(Exception):  # is_connected tells whether it matters
+                        await asyncio.wait_for(self._look(), cluster.CONNECT_S)
             finally:
                 with self._changed:
                     self._cluster = None

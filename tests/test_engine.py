@@ -446,11 +446,18 @@ def test_a_worker_that_dies_idle_is_replaced(queue: Engine) -> None:
     assert queue.ask(calls.pid, timeout_s=LONG_S) != before
 
 
-def test_a_job_merely_handed_to_a_dead_worker_runs_on_the_next(queue: Engine, held: Job) -> None:
-    """A second app on the same cluster: its job waits in the worker's own queue while the first app's runs."""
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_job_merely_handed_to_a_dead_worker_runs_on_the_next(queue: Engine, held: Job, is_told: bool) -> None:
+    """A second app on the same cluster: its job waits in the worker's own queue while the first app's runs.
+
+    An app that has just come is not told of a death that falls before the scheduler knows it listens.
+    """
     other = engine.start(address=queue.stats().scheduler)
     try:
         assert other.wait_ready(LONG_S)
+        if not is_told:
+            assert other._cluster is not None
+            other._soon(other._cluster.client.unsubscribe_topic, "all")
         handed = other.submit(calls.pid)
         wait_for(lambda: other.stats().workers[0].is_busy)
         assert handed.state == "waiting"
@@ -721,6 +728,35 @@ def test_workers_do_not_outlive_a_server_that_was_killed() -> None:
 
 
 @pytest.mark.timeout(240)
+def test_a_scheduler_that_goes_while_the_worker_starts() -> None:
+    """One that hangs up once it was asked; a worker that gave up then would be missing when it comes back."""
+    code = """
+import asyncio
+from distributed.comm import listen
+async def hang_up(comm):
+    await comm.read()
+    comm.abort()
+async def serve():
+    async with listen("tcp://127.0.0.1:0", hang_up) as listener:
+        print(listener.contact_address, flush=True)
+        await asyncio.Event().wait()
+asyncio.run(serve())
+"""
+    with contextlib.ExitStack() as stack:
+        command = [sys.executable, "-c", code]
+        scheduler = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        stack.callback(scheduler.kill)
+        assert scheduler.stdout is not None
+        command = [sys.executable, "-m", "explorer.worker", scheduler.stdout.readline().strip(), "--host", "127.0.0.1"]
+        worker = stack.enter_context(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True))
+        stack.callback(worker.kill)
+        assert worker.stderr is not None
+        for _ in range(2):
+            assert worker.stderr.readline().startswith("worker: no way to tcp://127.0.0.1:")
+        worker.terminate()
+        assert worker.wait(LONG_S) == 0
+
+
 def test_a_scheduler_that_goes_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a cluster: scheduler and worker are processes of their own, and each may be started again."""
     monkeypatch.setattr(cluster, "CONNECT_S", 2)

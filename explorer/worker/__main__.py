@@ -97,12 +97,20 @@ async def _run(options: argparse.Namespace) -> int:
             print(
                 f"worker: no way to {options.address}: {worker.first_line(error.__cause__ or error)}", file=sys.stderr
             )
-            if not has_served:
+            if not has_served and not _was_cut(error):
                 return 1
         # The scheduler is gone, and with it our place: it may come back.
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(leaving.wait(), AGAIN_S)
     return 0
+
+
+def _was_cut(error: Exception) -> bool:
+    """Whether a scheduler was there, and went while the nanny was starting."""
+    from distributed.comm.core import CommClosedError, FatalCommClosedError
+
+    cause = error.__cause__ or error
+    return isinstance(cause, CommClosedError) and not isinstance(cause, FatalCommClosedError)
 
 
 def _nanny(options: argparse.Namespace) -> Nanny:
