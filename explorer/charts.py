@@ -266,7 +266,7 @@ def heatmap(
     """A (rows, columns) array with its axes and a legend: marks with figures up to 64 a side, a picture beyond.
 
     diverging runs from -limit to limit, sequential from 0 to limit; limit is the largest |value| unless given.
-    What is not finite has a colour that stands on no scale.
+    What is not finite has a colour that stands on no scale; a line under the title says so.
     """
     largest = _largest(array) if limit is None else limit
     domain = (-largest, largest) if palette == "diverging" else (0.0, largest)
@@ -278,7 +278,10 @@ def heatmap(
     x_scale = alt.Scale(domain=[column_start, column_start + m], nice=False)
     x_axis = alt.Axis(title=columns, grid=False, tickMinStep=1, format="d")
     y_axis = alt.Axis(title=rows, grid=False, tickMinStep=1, format="d")
-    shape: dict[str, Any] = {"height": height} | ({"title": alt.Title(title, anchor="start")} if title else {})
+    bad = int((~np.isfinite(array)).sum())
+    words = {"subtitle": f"pink: {bad:,} values are NaN or infinite", "subtitleColor": NEUTRAL} if bad else {}
+    head = {"title": alt.Title(title, anchor="start", **words)} if title or bad else {}
+    shape: dict[str, Any] = {"height": height, **head}
     if max(n, m) > LARGEST_CELLS:
         frame = [{"x": column_start, "y": row_start, "value": domain[0], "picture": picture(array, domain, colours)}]
         base = alt.Chart(alt.Data(values=frame))
@@ -383,6 +386,6 @@ def say_difference(off: np.ndarray) -> str:
     """The largest difference and where it stands, in words."""
     finite = np.isfinite(off)
     if not finite.all():
-        return f"{int((~finite).sum())} differences are not finite"
+        return f"at {int((~finite).sum()):,} of {off.size:,} elements one of the two is NaN or infinite"
     r, c = np.unravel_index(int(np.abs(off).argmax()), off.shape)
     return f"largest difference {np.abs(off).max():.3g} (row {r}, column {c}), mean {np.abs(off).mean():.3g}"

@@ -77,7 +77,8 @@ def head_map(count: int, kv_heads: int) -> Drawing:
 
 def say_head_map(count: int, kv_heads: int) -> str:
     group = count // kv_heads
-    return f"{count} query heads read {kv_heads} key/value heads: {group} neighbouring query heads share each"
+    shared = f"{group} neighbouring query heads share each" if group > 1 else "one each, none is shared"
+    return f"{count} query heads read {kv_heads} key/value heads: {shared}"
 
 
 def cache_curve(rows: Sequence[dict[str, Any]], fits: Sequence[Fit], *, context: int) -> Drawing:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -10,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import explorer.ui
 from explorer.backends import BACKENDS
 from explorer.problem import DTYPES, INPUTS, PRESETS, Problem
 from explorer.ui import link
@@ -61,6 +65,10 @@ def test_what_is_written_is_read(fields: dict[str, Any], names: list[str]) -> No
         ({"inputs": ["ones"]}, "inputs", r"inputs must be one of normal, .*got ones"),
         ({"input_scale": ["nan"]}, "input_scale", r"positive number, got nan"),
         ({"v": ["9"]}, "v", r"version 1, got v=9"),
+        ({"preset": ["gpt9"]}, "preset", r"preset must be one of lab, .*got gpt9"),
+        ({"bogus": ["1"]}, "unknown", r"the link has bogus, which this app doesn't know"),
+        ({"kv_hedas": ["2"]}, "unknown", r"kv_hedas \(did you mean kv_heads\?\)"),
+        ({"window": ["8,0"]}, "unknown", r"window \(did you mean masks_window, masks_left and masks_right on"),
     ],
 )
 def test_what_cant_be_had_is_named(asked: dict[str, list[str]], control: str, sentence: str) -> None:
@@ -74,6 +82,39 @@ def test_the_rest_of_a_bad_link_holds() -> None:
     values, notices = link.read({"q_len": ["0"], "batch": ["7"], "backend": ["xla,cudnn,magic"]})
     assert set(notices) == {"q_len", "backend"}
     assert (values["batch"], values["backend"]) == (7, ["xla", "cudnn"])
+
+
+def test_a_link_without_a_known_backend_keeps_the_default() -> None:
+    values, notices = link.read({"backend": ["magic"]})
+    assert "backend" not in values
+    assert "got magic" in notices["backend"]
+    assert link.read({"backend": [""]})[0]["backend"] == [], "none chosen is a choice"
+
+
+def test_a_preset_gives_what_a_link_leaves_out() -> None:
+    values, notices = link.read({"preset": ["llama3-8b"], "q_len": ["512"]})
+    assert not notices
+    assert values == {"batch": 1, "q_len": 512, "heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "bfloat16",
+                      "causal": True}  # fmt: skip
+    assert link.read({"preset": ["llama3-8b"], "heads": ["12"]})[0]["kv_heads"] == 12
+
+
+def test_every_control_in_the_address_is_known() -> None:
+    """So that a page's new control is not called unknown."""
+    keys = set()
+    for path in Path(explorer.ui.__file__).parent.glob("*.py"):
+        for found in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(found, ast.Call):
+                continue
+            given = {each.arg: each.value for each in found.keywords}
+            if "bind" in given and "key" in given:
+                keys |= {each.value for each in ast.walk(given["key"]) if isinstance(each, ast.Constant)}
+            if isinstance(found.func, ast.Attribute) and found.func.attr == "held":
+                module = importlib.import_module(f"explorer.ui.{path.stem}")
+                keys |= {getattr(module, each.id, None) for each in found.args[:1] if isinstance(each, ast.Name)}
+    keys -= {"cpu", "gpu", None}
+    assert len(keys) > 45
+    assert [key for key in keys if not link.is_known(key)] == []
 
 
 def test_kv_follows_unless_given() -> None:

@@ -197,8 +197,8 @@ def test_a_bad_wish_is_named_at_the_control_and_on_the_page(
 ) -> None:
     test = opened("live.py", **{"batch": "1", "backend": "", **params})
     assert not test.exception
-    assert any(re.search(sentence, text.value) for text in test.sidebar.markdown)
-    assert any(re.search(sentence, text.value) for text in test.warning)
+    assert any(re.search(sentence, text.value.replace("\\", "")) for text in test.sidebar.markdown)
+    assert any(re.search(sentence, text.value.replace("\\", "")) for text in test.warning)
     widget = {"dtype": test.segmented_control, "backend": test.pills}.get(control, test.select_slider)(key=control)
     widget.set_value({"dtype": "float16", "backend": ["xla"]}.get(control, widget.value)).run()
     if control in ("dtype", "backend"):  # touched: nothing to complain about any more
@@ -276,11 +276,27 @@ def test_an_overflow_disagrees_and_has_no_time() -> None:
 
 def test_too_large_is_refused_before_anything_is_allocated() -> None:
     test = opened("live.py", batch="64", q_len="16384", heads="32", backend=["naive"])
-    assert said(test, "only on request")  # it does not start by itself
-    test.button(key="live_run").click().run()
     until(test, lambda it: it.exception or said(it, "too large"))
     assert results(test)["naive"].status == "out_of_memory"
     assert said(test, r"needs .* by formula, but only .* are free")
+
+
+def test_a_long_run_waits_for_the_button() -> None:
+    before = len(jobs.engine().jobs())
+    test = opened("live.py", batch="1", q_len="8192", backend=["naive"])
+    assert said(test, r"about [0-9.]+ s predicted on .*; more than 5 s, so only on request")
+    assert len([job for job in jobs.engine().jobs()[before:] if job.label == "live run"]) == 0
+
+
+@pytest.mark.parametrize("page", ["live.py", "heads.py", "steps.py", "start.py"])
+def test_a_name_that_no_control_has_is_named_on_every_page(page: str) -> None:
+    test = opened(page, **SMALL, bogus="1", kv_hedas="2")
+    assert any("the link has bogus, kv\\_hedas (did you mean kv\\_heads?)" in each.value for each in test.warning)
+
+
+def test_an_unknown_backend_alone_leaves_the_default_ones() -> None:
+    test = live(**SMALL, backend="magic")
+    assert sorted(results(test)) == ["cudnn", "naive", "xla"]
 
 
 def test_a_reload_finds_the_result() -> None:

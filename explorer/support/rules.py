@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from explorer.device import Device
+from explorer.device import Device, named
 from explorer.problem import Problem
 
 Effect = Literal["refuses", "unfused", "doubt"]
@@ -22,6 +22,7 @@ JAX_CHECK = "jax/_src/cudnn/fused_attention_stablehlo.py, check_is_flash_attenti
 JAX_LAYOUT = "jax/_src/cudnn/fused_attention_stablehlo.py, check_layout (JAX 0.9-0.12)"
 JAX_FP8 = "jax/_src/cudnn/fused_attention_stablehlo.py, dot_product_attention(use_fp8=True) (JAX 0.9-0.12)"
 JAX_NN = "jax/_src/nn/functions.py, dot_product_attention (JAX 0.9-0.12)"
+JAX_CPU_DOT = "jax/_src/lax/lax.py, dot_general: F16_F16_F32 is not supported on CPU (seen with JAX 0.10.2)"
 CUDNN_DOCS = "NVIDIA cuDNN frontend, docs/operations/Attention.md, support matrix (cuDNN 9.18.1)"
 CUDNN_NOTES = "NVIDIA cuDNN frontend, docs/operations/Attention.md, notes on the support surface (cuDNN 9.18.1)"
 TE_FUSED = "TransformerEngine, transformer_engine/common/fused_attn/fused_attn.cpp (2.19)"
@@ -39,6 +40,7 @@ FP8_WRONG_SEEN = (
 TE_RECIPE = "TransformerEngine, transformer_engine/jax/quantize/helper.py (2.20)"
 LAB_FP8 = "the lab, step 13: compute capability 9.0 or later; on an L4 (8.9) the code is shown, not run"
 
+ELSEWHERE = "h200"  # takes the most of all GPUs that were measured
 CUDNN = ("cudnn", "cudnn_fp8")
 TE = ("transformer_engine", "transformer_engine_fp8")
 
@@ -124,6 +126,18 @@ def _passage(p: Problem) -> str:
 
 
 RULES: tuple[Rule, ...] = (
+    Rule(
+        name="xla-cpu-float16",
+        backends=("xla", "auto"),
+        by=("jax",),
+        breaks=lambda p, d: p.dtype == "float16" and d.platform == "cpu",
+        sentence=lambda p, d: (
+            "jax.nn's XLA attention multiplies float16 with sums in float32, which JAX does not offer on a CPU; "
+            "it takes float32 or bfloat16 there"
+        ),
+        sources=(JAX_CPU_DOT,),
+        axis="dtype",
+    ),
     Rule(
         name="needs-gpu",
         backends=CUDNN,
@@ -461,9 +475,14 @@ def broken(backend: str, problem: Problem, device: Device, effect: Effect = "ref
 
 
 def why_not(backend: str, problem: Problem, device: Device) -> str | None:
-    """None: the rules let it through; else the sentence of the first rule that it breaks."""
+    """None: the rules let it through; else the sentence of the first rule that it breaks.
+
+    Where that is the want of a GPU, it says too what a GPU would refuse: whoever asks here may have one elsewhere.
+    """
     for rule in broken(backend, problem, device):
-        return rule.sentence(problem, device)
+        said = rule.sentence(problem, device)
+        there = why_not(backend, problem, named(ELSEWHERE)) if rule.name == "needs-gpu" else None
+        return f"{said}; an {ELSEWHERE.upper()} would refuse it too: {there}" if there else said
     return None
 
 

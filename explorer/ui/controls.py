@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
+from explorer import plain
 from explorer.backends import BACKENDS
 from explorer.problem import AXIS_LETTERS, DTYPES, INPUTS, LARGEST, PRESETS, Problem, divisors
 from explorer.ui import link
@@ -79,7 +80,6 @@ def draw() -> None:
 
 def current() -> tuple[Problem, tuple[str, ...]]:
     """The Problem and the backends that the controls show; without any, says so and stops the page."""
-    notices()
     problem, names = peek()
     if not names:
         st.info("Choose at least one backend in the sidebar, and its numbers appear here.", icon=":material/tune:")
@@ -153,6 +153,7 @@ def _preset() -> None:
         format_func=lambda key: "Custom" if key == CUSTOM else PRESETS[key].label,
         help="\n".join(f"- **{p.label}**: {p.source}" for p in PRESETS.values()),
     )  # fmt: skip
+    _notice("preset")
 
 
 def _preset_chosen() -> None:
@@ -264,15 +265,9 @@ def _notice(*names: str) -> None:
     """The sentence at the control that could not be set as asked."""
     for name in names:
         if sentence := st.session_state[NOTICES].get(name):
-            st.markdown(f":red[:material/error: {sentence}]")
+            st.markdown(f":red[:material/error: {plain.markdown(sentence)}]")
 
 
-def notices() -> None:
-    """What a link asked for and can't have, on the page too, since the sidebar may be closed."""
-    found: dict[str, str] = st.session_state[NOTICES]
-    if found:
-        st.warning(
-            "\n".join(f"- {sentence}" for sentence in found.values()) + "\n\nWhat the controls show counts instead.",
-            title="Something that was asked for doesn't exist here",
-            icon=":material/link_off:",
-        )
+def notices() -> list[str]:
+    """What a link asked for and can't have: the page says it too, since the sidebar may be closed."""
+    return list(st.session_state[NOTICES].values())

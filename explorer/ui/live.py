@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from explorer import charts, clock, measure, record
+from explorer import charts, clock, measure, memory, record
 from explorer.backends import BACKENDS
 from explorer.problem import Problem
 from explorer.record import Record
@@ -28,6 +28,7 @@ class Plan:
 
     seconds: float
     where: str
+    too_large: tuple[str, ...] = ()
 
     @property
     def is_small(self) -> bool:
@@ -35,7 +36,11 @@ class Plan:
 
     @property
     def sentence(self) -> str:
-        about = f"about {self.seconds:.1f} s predicted on {self.where}, compiling not counted"
+        if self.too_large and not self.seconds:
+            return "More memory than there is: nothing will be run, and each says what it needs."
+        about = f"about {self.seconds:,.1f} s predicted on {self.where}, compiling not counted"
+        if self.too_large:
+            about += f"; {', '.join(map(charts.label, self.too_large))} will not run, for want of memory"
         how = (
             f"up to {SMALL_S:g} s it runs by itself"
             if self.is_small
@@ -66,8 +71,12 @@ def plan(problem: Problem, names: Sequence[str]) -> Plan:
     here = jobs.device()
     able = [name for name in names if here is None or BACKENDS[name].why_not(problem, here) is None]
     on_gpu = here is not None and here.is_gpu
-    seconds = measure.guess_seconds(problem, len(able), on_gpu=on_gpu, protocol=PROTOCOL)
-    return Plan(seconds=seconds, where=here.name if here else "a CPU (the worker is starting)")
+    most = here.memory_bytes if here is not None else None
+    large = tuple(
+        name for name in able if most and memory.predicted(name, problem, on_gpu=on_gpu) > memory.MARGIN * most
+    )
+    seconds = measure.guess_seconds(problem, len(able) - len(large), on_gpu=on_gpu, protocol=PROTOCOL)
+    return Plan(seconds=seconds, where=here.name if here else "a CPU (the worker is starting)", too_large=large)
 
 
 def question(problem: Problem, names: Sequence[str]) -> dict[str, Any]:
@@ -193,7 +202,8 @@ def _pictures(problem: Problem, one: str, other: str, first: np.ndarray, second:
             panels.chart(drawing, say=charts.say_heatmap(off, what=title, **words))
     rows, columns = first.shape
     crop = "" if first.shape == (problem.q_len, problem.head_dim) else f" of {problem.q_len} × {problem.head_dim}"
-    st.caption(f"{rows} × {columns}{crop} elements of one head; {charts.say_difference(off)}")
+    compared = "" if one == other else f"; {charts.say_difference(off)}"
+    st.caption(f"{rows} × {columns}{crop} elements of one head{compared}")
 
 
 def _index(label: str, count: int, key: str) -> int:

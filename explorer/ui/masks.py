@@ -87,7 +87,8 @@ def view(problem: Problem) -> Problem:
 
 def _keys(label: str, key: str, most: int, default: int, *, disabled: bool) -> int:
     controls.held(key, 0, most, default)
-    return st.slider(label, 0, most, key=key, bind="query-params", disabled=disabled, width=230)
+    # The widget's own default is what the address leaves out: it must be what held takes for nothing.
+    return st.slider(label, 0, most, default, key=key, bind="query-params", disabled=disabled, width=230)
 
 
 def mask_line(p: Problem, whole: Problem) -> str:
@@ -187,9 +188,9 @@ def curve(p: Problem, shown: Recovered | None, status: Any) -> Answer | None:
         st.caption(answer.results[0])
     else:
         off = answer.results[0]
-        said = (
-            f"Position 0 changes by {off[0]:.2g}: alone, it sees itself instead of all {p.kv_len} keys. "
-            f"The last changes by {off[-1]:.1g}" + (": both see every key." if p.q_len >= p.kv_len else ".")
+        sees = f"alone, it sees itself instead of all {p.kv_len} keys" if p.kv_len > 1 else "both see the one key"
+        said = f"Position 0 changes by {off[0]:.2g}: {sees}. The last changes by {off[-1]:.1g}" + (
+            ": both see every key." if p.q_len >= p.kv_len else "."
         )
         panels.chart(charts_masks.per_position(off), say=said, key="masks_curve")
         st.caption(f"{charts.label(shown.backend)}, N(0, 1). {said}")

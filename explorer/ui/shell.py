@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import streamlit as st
 from streamlit.delta_generator_singletons import context_dg_stack, get_default_dg_stack_value
 
 from explorer import plain, scenes
-from explorer.ui import controls, link, progress
+from explorer.ui import controls, keys, link, progress
 
 if TYPE_CHECKING:
     from streamlit.navigation.page import Page as StreamlitPage
@@ -77,9 +78,11 @@ def run() -> None:
         st.markdown("#### Attention Explorer")
         controls.draw()
         _link_button(page)
+        keys.draw()
     progress.keep()
     asked = _asked()
     place = st.empty()
+    _complain(place, controls.notices())  # before the page, which may stop the run: after that nothing is drawn
     _running.inside = True
     try:
         page.run()
@@ -97,8 +100,8 @@ def _asked() -> dict[str, list[str]]:
 
 
 def _refused(page: StreamlitPage, asked: dict[str, list[str]], place: Any) -> None:
-    """Names what the link asks of the page's own widgets and they don't have: Streamlit drops it without a word. The
-    sidebar's are named there (explorer/ui/link.py)."""
+    """Names what the link asks for and doesn't exist here. Of a page's own widgets Streamlit drops it without a word;
+    of the sidebar's it is known before (explorer/ui/link.py)."""
     pending, refused = st.session_state[LINK]
     for name, values in asked.items():
         if name in st.session_state:
@@ -107,8 +110,15 @@ def _refused(page: StreamlitPage, asked: dict[str, list[str]], place: Any) -> No
             if len(values) == 1 and not isinstance(shown, list | tuple) and not _same(values[0], shown):
                 refused[name] = page.url_path, f"{name} can't be {values[0]} here; it is {shown} instead."
     if said := [sentence for path, sentence in refused.values() if path == page.url_path]:
-        place.warning("  \n".join(map(plain.markdown, said)), title="Something that was asked for doesn't exist here",
-                      icon=":material/link_off:")  # fmt: skip
+        _complain(place, [*controls.notices(), *said])
+
+
+def _complain(place: Any, sentences: Sequence[str]) -> None:
+    if sentences:
+        lines = [*(f"- {plain.markdown(each)}" for each in sentences), "", "What the controls show counts instead."]
+        place.warning(
+            "\n".join(lines), title="Something that was asked for doesn't exist here", icon=":material/link_off:"
+        )
 
 
 def _same(text: str, value: Any) -> bool:

@@ -54,8 +54,12 @@ def view(problem: Problem) -> View:
     shown = steps.shown(problem, tokens)
     q, k, v = steps.inputs(shown, kind, batch=batch, head=head)
     found = steps.apart(q, k, v, mask=shown.mask, scale=steps.scale_of(scale, shown.head_dim))
-    row = controls.held(ROW, 0, tokens - 1, min(5, tokens - 1))
+    row = controls.held(ROW, 0, tokens - 1, _first_row(tokens))
     return View(problem=shown, found=found, kind=kind, scale=scale, row=row)
+
+
+def _first_row(tokens: int) -> int:
+    return min(5, tokens - 1)
 
 
 def _index(label: str, count: int, key: str) -> int:
@@ -100,8 +104,8 @@ def _picked(key: str) -> None:
         st.session_state[ROW] = row
 
 
-def _stepper(label: str, count: int, key: str, *, back: str, forward: str, help: str) -> int:
-    """A slider with a button at each end, each with its own key on the keyboard."""
+def _stepper(label: str, count: int, key: str, default: int, *, back: str, forward: str, help: str) -> int:
+    """A slider with a button at each end, each with its own key on the keyboard. default: as controls.held has it."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         st.button(
             "Back", icon=":material/arrow_back:", key=f"{key}_back", shortcut=back, on_click=_step,
@@ -112,7 +116,7 @@ def _stepper(label: str, count: int, key: str, *, back: str, forward: str, help:
             args=(key, 1, count), disabled=st.session_state[key] >= count - 1,
         )  # fmt: skip
         if count > 1:
-            return st.slider(label, 0, count - 1, key=key, bind="query-params", help=help)
+            return st.slider(label, 0, count - 1, default, key=key, bind="query-params", help=help)
     return 0
 
 
@@ -123,8 +127,9 @@ def _step(key: str, by: int, count: int) -> None:
 def one_query(seen: View) -> None:
     """A query's scores, weights and weighted sum."""
     _stepper(
-        "**Query to follow**", seen.problem.q_len, ROW, back="P", forward="N", help="Or click a row in a picture above."
-    )
+        "**Query to follow**", seen.problem.q_len, ROW, _first_row(seen.problem.q_len), back="P", forward="N",
+        help="Or click a row in a picture above.",
+    )  # fmt: skip
     f, row = seen.found, seen.row
     drawn = charts_steps.follow(f, row)
     with st.container(gap=None):
@@ -148,13 +153,14 @@ def online(seen: View, whole: Problem) -> None:
     """The online softmax of the followed query, block by block, and the bytes that it saves."""
     p, f = seen.problem, seen.found
     longest = p.kv_len
-    controls.held(BLOCK, 1, longest, min(4, longest))
+    few = min(4, longest)
+    controls.held(BLOCK, 1, longest, few)
     block = 1
     if longest > 1:
-        block = st.slider("**Keys in a block**", 1, longest, key=BLOCK, bind="query-params", width=300)
+        block = st.slider("**Keys in a block**", 1, longest, few, key=BLOCK, bind="query-params", width=300)
     blocks = steps.online(f.q, f.k, f.v, mask=p.mask, scale=f.scale, block=block)
     controls.held(AT, 0, len(blocks) - 1, 0)
-    shown = _stepper("**Block**", len(blocks), AT, back="B", forward="F", help="How far the kernel is.")
+    shown = _stepper("**Block**", len(blocks), AT, 0, back="B", forward="F", help="How far the kernel is.")
     left, right = st.columns([3, 2], gap="large")
     with left:
         panels.chart(charts_steps.so_far(blocks, f, seen.row, shown), say=_say_block(blocks[shown], seen.row))

@@ -14,7 +14,7 @@ from explorer.charts import MISSING
 from explorer.compare import ENVIRONMENT, Middle
 from explorer.record import Record
 from explorer.then import Figure, Then
-from explorer.ui import compare, controls, exports, jobs, live, panels, share, shell
+from explorer.ui import compare, exports, jobs, live, panels, share, shell
 from explorer.ui.jobs import Answer
 
 KEPT = "then_link"
@@ -29,7 +29,6 @@ def told() -> Then | None:
         st.page_link(shell.page("live.py"), label="Live run", icon=":material/play_circle:")
         return None
     st.session_state[KEPT] = st.query_params[share.PARAMETER] = text
-    controls.notices()
     try:
         found = Then.read(text)
     except ValueError as error:

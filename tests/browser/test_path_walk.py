@@ -52,14 +52,21 @@ def test_a_question_with_the_keyboard_alone(server: Any, page: Page) -> None:
     radio.first.focus()
     page.keyboard.press("Space")
     page.locator(".st-key-path_measure button:enabled").wait_for()
-    # Ctrl+Enter does nothing while the radio has the focus: it is a form's field
-    page.keyboard.press("Tab")
-    assert page.locator(".st-key-path_measure button:focus").count() == 1
-    page.keyboard.press("Enter")
+    assert radio.first.evaluate("each => each === document.activeElement")
+    page.keyboard.press("Control+Enter")
     scored(page)
-    page.locator(".st-key-path_next button").focus()
-    page.keyboard.press("Enter")
+    radio.first.focus()
+    page.keyboard.press("n")
     page.locator(".st-key-path_choice_auto").wait_for()
+
+
+def test_a_field_keeps_its_letters(server: Any, page: Page) -> None:
+    opened(page, f"{server.url}/steps?causal=true&exact=true")
+    page.get_by_text("Query 5 sees 6 keys").first.wait_for()
+    page.locator("[data-testid='stNumberInput'] input").first.focus()
+    page.keyboard.press("n")
+    page.wait_for_timeout(1500)
+    assert page.get_by_text("Query 5 sees 6 keys").count()
 
 
 def test_progress_comes_back_with_the_link(server: Any, page: Page) -> None:
@@ -71,8 +78,8 @@ def test_steps_by_key(server: Any, page: Page) -> None:
     opened(page, f"{server.url}/steps?causal=true")
     page.get_by_text("Query 5 sees 6 keys").first.wait_for()
     page.wait_for_selector(READY)
-    page.get_by_role("heading", name="Steps", level=1).click()  # no widget has the focus
     row = page.locator(".st-key-steps_row input[type=range]")
+    row.focus()
     for _ in range(10):  # keys do nothing until the page's listeners are there
         page.keyboard.press("n")
         page.wait_for_timeout(3000)
