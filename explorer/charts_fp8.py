@@ -18,7 +18,7 @@ POWER_LABEL = (
 ROW = 40  # pixels of one format; the axis below takes as much again as two
 WHEN = {"before": "as given", "after": "after rounding"}
 LOWEST, HIGHEST = -18.0, 18.0  # powers of two on the number line: a little beyond what 8 bits can hold
-TWO = ("#C2570C", "#2F74B5")  # before, after: apart without colour vision, seen on light and on dark
+TWO = ("#D4681C", "#3B86D1")  # before, after: apart without colour vision, seen on light and on dark
 SPEEDS = {
     "cudnn": "cuDNN bfloat16",
     "kernel": "cuDNN FP8, kernel alone",
@@ -59,7 +59,7 @@ def number_line() -> alt.LayerChart:
             x=alt.X("normal:Q", scale=scale), x2=alt.X2("high:Q"), y=y, tooltip=tooltip
         ),
         alt.Chart(alt.Data(values=strokes))
-        .mark_tick(thickness=1.3, height=22, color=TWO[1])
+        .mark_tick(thickness=1.3, height=22, color=TWO[1], opacity=1)
         .encode(x=alt.X("at:Q", scale=scale), y=y, tooltip=[alt.Tooltip("format:N"), alt.Tooltip("value:N")]),
     ]
     return _stack(layers, 5 * ROW)
@@ -74,7 +74,7 @@ def octave() -> alt.Chart:
     ]
     return (
         alt.Chart(alt.Data(values=strokes))
-        .mark_tick(thickness=1, height=22, color=TWO[1])
+        .mark_tick(thickness=1.4, height=22, color=TWO[1], opacity=1)
         .encode(
             x=alt.X("at:Q", scale=alt.Scale(domain=[1, 2], nice=False), axis=alt.Axis(title="the numbers from 1 to 2")),
             y=alt.Y("format:N", title=None, sort=None, axis=alt.Axis(ticks=False, domain=False, labelOverlap=False)),
@@ -107,7 +107,7 @@ def histogram(rows: Sequence[Mapping[str, Any]], limits: tuple[float, float]) ->
     names = list(WHEN.values())
     bars = (
         alt.Chart(alt.Data(values=shown))
-        .mark_bar(opacity=0.55, cornerRadiusEnd=1, strokeWidth=0)
+        .mark_bar(opacity=0.65, cornerRadiusEnd=1, strokeWidth=0)
         .encode(
             x=alt.X("low:Q", bin="binned", scale=x_scale, axis=x_axis),
             x2=alt.X2("high:Q"),

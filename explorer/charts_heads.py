@@ -15,6 +15,7 @@ from explorer.heads import Fit
 
 WEIGHTS, CACHE, TOO_LARGE = "weights", "KV cache", "KV cache, ✗ does not fit"
 PART_COLOURS = {WEIGHTS: "#95A3A8", CACHE: "#2C8882", TOO_LARGE: "#D1571B"}
+TOO_CLOSE = 2.8  # of two sizes, on the curve's logarithmic axis, for a line of text between them
 KV_DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 Drawing = alt.LayerChart | alt.FacetChart  # alt.layer gives the second where its data is faceted
 
@@ -128,19 +129,27 @@ def cache_curve(rows: Sequence[dict[str, Any]], fits: Sequence[Fit], *, context:
         )
     )
     level = alt.Chart(levels).mark_rule(color=NEUTRAL, strokeWidth=1, strokeDash=[2, 3]).encode(y=y)
-    # Rooms that lie close: each name has its own place along the line
-    texts = [
-        alt.Chart(levels.iloc[[k]])
-        .mark_text(align="left", dx=4, dy=-5, fontSize=11, color=NEUTRAL)
-        .encode(y=y, x=alt.XValue(130 * (k % 4)), text=alt.Text("gpu:N"))
-        for k in range(len(levels))
-    ]
+    texts = (
+        alt.Chart(_named_together(levels))
+        .mark_text(align="left", dx=4, dy=-6, fontSize=11, color=NEUTRAL)
+        .encode(y=y, x=alt.XValue(0), text=alt.Text("gpu:N"))
+    )
     here = (
         alt.Chart(pd.DataFrame({"context": [context]}))
         .mark_rule(color=MARK, strokeWidth=1.5)
         .encode(x=alt.X("context:Q"))
     )
-    return alt.layer(level, *texts, here, lines).properties(height=340)
+    return alt.layer(level, texts, here, lines).properties(height=340)
+
+
+def _named_together(levels: pd.DataFrame) -> pd.DataFrame:
+    """The names beside the lines: lines too close for two names have theirs on the highest one, from below."""
+    named: list[dict[str, Any]] = []
+    for gib, gpu in sorted(zip(levels["gib"], levels["gpu"], strict=True)):
+        if named and gib / named[-1]["gib"] < TOO_CLOSE:
+            gpu = f"{named.pop()['gpu']} < {gpu}"
+        named.append({"gib": gib, "gpu": gpu})
+    return pd.DataFrame(named, columns=["gib", "gpu"])
 
 
 def fit_bars(fits: Sequence[Fit], *, cache_bytes: int, weights_bytes: float) -> Drawing:

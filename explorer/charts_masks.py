@@ -18,7 +18,8 @@ from explorer.charts import LARGEST_CELLS, NEUTRAL, SEQUENTIAL, Plain, on, table
 from explorer.charts_steps import axis, heading, places
 from explorer.recover import HIDDEN, LEAKED, MISSED, NAN, SEEN, Recovered
 
-HEIGHT = 330
+HEIGHT = 190  # of the cells alone, so that pictures with longer legends are not smaller
+FIT = {"type": "fit-x", "contains": "padding"}
 STATES = {
     SEEN: "seen",
     HIDDEN: "hidden",
@@ -82,9 +83,8 @@ def cells(states: np.ndarray, *, title: str, height: int = HEIGHT, right: dict[i
                 "encoding": {**place, "shape": on("state:N", scale=scale, legend=None)},
             }
         )
-    return {
-        "title": heading(title), "height": height, "resolve": {"scale": {"color": "independent"}}, "layer": layers
-    }  # fmt: skip
+    own = {"scale": {"color": "independent"}}
+    return {"title": heading(title), "height": height, "autosize": FIT, "resolve": own, "layer": layers}
 
 
 def _place(n: int, m: int) -> Plain:
@@ -164,6 +164,7 @@ def _picture(url: str, shape: tuple[int, ...], title: str, height: int, colour: 
     return {
         "title": heading(title),
         "height": height,
+        "autosize": FIT,
         "data": table(**{"x": zeros, "y": zeros, field: found, "url": urls}),
         "layer": [
             {
@@ -171,7 +172,7 @@ def _picture(url: str, shape: tuple[int, ...], title: str, height: int, colour: 
                 "mark": {**image, "width": {"expr": "width"}, "height": {"expr": "height"}},
                 "encoding": {**place, "url": on("url:N")},
             },
-            {"mark": {"type": "point", "opacity": 0}, "encoding": {**place, "color": colour}},
+            {"mark": {"type": "point", "opacity": 0, "filled": True}, "encoding": {**place, "color": colour}},
         ],
     }
 
@@ -211,6 +212,7 @@ def weights(found: np.ndarray, *, title: str, height: int = HEIGHT) -> Plain:
     return {
         "title": heading(title),
         "height": height,
+        "autosize": FIT,
         "data": table(query=i.ravel(), key=j.ravel(), value=values, weight=raw),
         "layer": [squares],
     }

@@ -33,7 +33,8 @@ def positions(count: int) -> list[int]:
 
 def axis(title: str | None, count: int, **more: Any) -> Plain:
     """Positions from 0, about eight of them named."""
-    return {"title": title, "values": positions(count), "labelAngle": 0, "ticks": False, "domain": False, **more}
+    look = {"labelAngle": 0, "labelFlush": False, "ticks": False, "domain": False}  # flush would leave its own cell
+    return {"title": title, "values": positions(count), **look, **more}
 
 
 def places(count: int, padding: float = 0) -> Plain:

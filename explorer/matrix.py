@@ -77,7 +77,7 @@ def chart(rows: Sequence[Row], marked: tuple[str, int] | None = None) -> alt.Lay
             "head_dim:O",
             title="head_dim",
             sort=dims,
-            axis=alt.Axis(ticks=False, domain=False, labelOverlap=False, labelFontSize=11),
+            axis=alt.Axis(ticks=False, domain=False, labelOverlap=False, labelFlush=False, labelFontSize=11),
         ),
         tooltip=[
             alt.Tooltip("name:N", title="backend"),

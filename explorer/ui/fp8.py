@@ -42,7 +42,7 @@ def formats() -> None:
     panels.chart(charts_fp8.number_line(), say=charts_fp8.say_formats(), key="fp8_line")
     panels.chart(charts_fp8.octave(), say=charts_fp8.say_formats(), key="fp8_octave")
     st.caption(
-        "Darker: numbers with all their digits; lighter: below the smallest normal number, where digits are lost one "
+        "Strong band: numbers with all their digits; faint: below the smallest normal number, where digits are lost one "
         "by one until nothing is left but 0."
     )
 

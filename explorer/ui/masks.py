@@ -156,8 +156,8 @@ def pictures(p: Problem, shown: Recovered | None) -> None:
         drawing = charts_masks.cells(meant, title="As intended")
         panels.chart(drawing, say=charts_masks.say_cells(meant, "The mask as intended"), key="masks_intended")
         if shown is None or shown.weights is None or shown.cells is None:
-            st.skeleton(height=charts_masks.HEIGHT)
-            st.skeleton(height=charts_masks.HEIGHT)
+            st.skeleton(height=charts_masks.HEIGHT + 110)
+            st.skeleton(height=charts_masks.HEIGHT + 110)
             return
         label = charts.label(shown.backend)
         words = {"rows": "queries", "columns": "keys"}
@@ -239,7 +239,7 @@ def _trap_picture(backend: str, here: Recovered | None, then: Recovered | None, 
         st.html(panels.tag(backend), width="content")
         st.markdown(badge(found.verdict), width="content")
     if found.cells is not None:
-        drawing = charts_masks.cells(found.cells, title="", height=290)
+        drawing = charts_masks.cells(found.cells, title="", height=150)
         panels.chart(drawing, say=charts_masks.say_cells(found.cells, charts.label(backend)), key=f"trap-{key}")
     st.caption(f"{found.sentence}{f' ({label})' if use_recorded else ''}")
 
