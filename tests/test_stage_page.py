@@ -180,6 +180,20 @@ def test_a_killed_worker_gives_way_to_the_tape_and_the_next_scene_is_live() -> N
     assert slider(test).options == ["8", "16"]
 
 
+def test_another_view_of_the_same_points_needs_no_other_run(own_talks: Path) -> None:
+    views = [{**NEXT, "title": "Time"}, {**NEXT, "title": "Memory", "page": "memory"}]
+    (own_talks / "views.toml").write_text('title = "Views"\n' + "".join(SCENE.format(**each) for each in views))
+    test = until(opened(talk="views"), lambda it: part(it, "live") and "measured" not in tag(it))
+    measured = tag(test)
+    press(test, "next_button")
+    assert part(test, "place").startswith("2 / 2")
+    assert tag(test) == measured, "at once, with the time at which it was measured"
+    assert len(staged(test)) == 1
+    press(test, "run_button")
+    until(test, lambda it: part(it, "live") and "measured" not in tag(it))
+    assert len(staged(test)) == 2
+
+
 def test_two_presenters_and_an_audience_do_not_disturb_each_other() -> None:
     one, other = opened(talk="own"), opened(talk="own", scene="3")
     for test in (one, other):

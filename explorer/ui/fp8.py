@@ -42,8 +42,8 @@ def formats() -> None:
     panels.chart(charts_fp8.number_line(), say=charts_fp8.say_formats(), key="fp8_line")
     panels.chart(charts_fp8.octave(), say=charts_fp8.say_formats(), key="fp8_octave")
     st.caption(
-        "Strong band: numbers with all their digits; faint: below the smallest normal number, where digits are lost one "
-        "by one until nothing is left but 0."
+        "Strong band: numbers with all their digits; faint: below the smallest normal number, where digits are lost "
+        "one by one until nothing is left but 0."
     )
 
 
