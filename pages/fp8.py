@@ -8,9 +8,10 @@ shell.guard()
 st.title("FP8")
 st.caption("What 8 bits can hold, what they lose, which kernel really computes in them, and when that pays.")
 problem, _ = controls.peek()
-device = jobs.device()
+device, waiting = jobs.device(), st.container()
 if device is None:
-    machine.starting()
+    with waiting:
+        machine.starting()
 st.subheader("What the formats hold")
 fp8.formats()
 st.subheader("What quantising does to q, k and v")

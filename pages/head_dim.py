@@ -9,7 +9,8 @@ shell.guard()
 st.title("HEAD_DIM")
 st.caption("What each backend accepts: by rule for any GPU, proven by a run on this one. Green only where it ran.")
 problem, _ = controls.peek()
-asked = limits.question(problem)
+with st.container():  # what comes and goes in it moves nothing below
+    asked = limits.question(problem)
 
 here = asked.gpu == limits.THIS
 able = [(name, p) for name, p in asked.cells if backends.BACKENDS[name].why_not(p, asked.where) is None]
@@ -21,9 +22,11 @@ with st.container(horizontal=True, vertical_alignment="center"):
     known = "in the queue, with progress; what is proven already is not run again"
     st.caption(f"{len(able)} cells are not refused: each is compiled, run and checked, {known}." if here else
                "Only the GPU at hand can be proven; for another one the rules and JAX's own check answer.")  # fmt: skip
-proved = limits.proving(asked, able, slot="limits-prove", again=True) if pressed else before
-status = st.container()
-limits.trouble(looked)
+with st.container():
+    proved = limits.proving(asked, able, slot="limits-prove", again=True) if pressed else before
+status, trouble = st.container(), st.container()
+with trouble:
+    limits.trouble(looked)
 
 found = limits.verdicts(asked, looked, proved)
 left, right = st.columns([3, 2], gap="large")

@@ -170,9 +170,10 @@ def _size(size: Size, *, disabled: bool = False, bound: bool = True) -> int:
         disabled=disabled, bind="query-params" if bound else None, on_change=_settle, args=(name,),
         help=f"{size.help} `{name}`",
     )  # fmt: skip
+    exact = st.empty()  # a place of its own, as for every notice: see tests/test_places.py
     if st.session_state.get("exact", False) and not disabled:
         st.session_state[f"{name}_exact"] = value
-        st.number_input(
+        exact.number_input(
             f"{name}, exact", 1, LARGEST, key=f"{name}_exact", label_visibility="collapsed", on_change=_exact_given,
             args=(name,),
         )  # fmt: skip
@@ -238,8 +239,9 @@ def _kv_heads(heads: int) -> None:
         disabled=len(options) == 1, on_change=_kv_heads_chosen,
         help="Divisors of N. K = N: multi-head (MHA); between: grouped queries (GQA); 1: multi-query (MQA). `kv_heads`",
     )  # fmt: skip
+    moved = st.empty()
     if sentence := st.session_state.get(MOVED):
-        st.caption(sentence)
+        moved.caption(sentence)
     _notice("kv_heads")
 
 
@@ -263,9 +265,9 @@ def _more() -> None:
 
 def _notice(*names: str) -> None:
     """The sentence at the control that could not be set as asked."""
-    for name in names:
-        if sentence := st.session_state[NOTICES].get(name):
-            st.markdown(f":red[:material/error: {plain.markdown(sentence)}]")
+    place, found = st.empty(), st.session_state[NOTICES]
+    if said := [f":red[:material/error: {plain.markdown(found[name])}]" for name in names if found.get(name)]:
+        place.markdown("  \n".join(said))
 
 
 def notices() -> list[str]:

@@ -101,7 +101,7 @@ def question() -> Question:
             if "heads_model_before" in st.session_state or "heads_layers" not in st.session_state:
                 st.session_state["heads_layers"] = model.layers
             st.session_state["heads_model_before"] = name
-        layers = st.number_input("Layers", 1, 1000, key="heads_layers", bind="query-params", width=100)
+        layers = st.number_input("Layers", 1, 1000, model.layers, key="heads_layers", bind="query-params", width=100)
         batch = st.select_slider(
             "Batch", [2**k for k in range(11)], value=1, key="heads_batch", bind="query-params", width=150
         )

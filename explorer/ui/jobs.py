@@ -147,6 +147,7 @@ def ask_many(
     status: a container; drawing there lets a newer slider position end this run at once.
     """
     key, me = key_of(calls), visitor()
+    place = (status if status is not None else st).empty() if settle_s > 0 else None  # always, so that nothing moves
     job = desk().find(key)
     if job is not None and job.state == "replaced":
         job = None  # another visitor, who had asked the same, moved on
@@ -165,8 +166,8 @@ def ask_many(
         desk().keep(key, job)
     if job is not None:
         st.session_state.setdefault("asked", {})[slot] = key
-        if not job.is_over and settle_s > 0:
-            _settle(job, settle_s, status)
+        if not job.is_over and place is not None:
+            _settle(job, settle_s, place)
     return Answer.of(key, job)
 
 
@@ -187,8 +188,7 @@ def _drop_older(slot: str, key: str) -> None:
         older.cancel()
 
 
-def _settle(job: Job, settle_s: float, status: Any) -> None:
-    place = (status if status is not None else st).empty()
+def _settle(job: Job, settle_s: float, place: Any) -> None:
     until = time.monotonic() + settle_s
     version = -1
     drawn = 0.0

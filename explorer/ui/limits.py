@@ -220,10 +220,13 @@ def _picked() -> None:
 def chosen(found: Sequence[Verdict], asked: Question) -> Verdict:
     """The cell that the selectors name."""
     dims, state = list(asked.head_dims), st.session_state
+    usual = next((h for h in (asked.base.head_dim, 64, 128) if h in dims), dims[0])
     if state.get("limits_cell_dim") not in dims:
-        state["limits_cell_dim"] = next((h for h in (asked.base.head_dim, 64, 128) if h in dims), dims[0])
+        state["limits_cell_dim"] = usual
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        head_dim = st.selectbox("Cell: head_dim", dims, key="limits_cell_dim", bind="query-params", width=130)
+        head_dim = st.selectbox(
+            "Cell: head_dim", dims, index=dims.index(usual), key="limits_cell_dim", bind="query-params", width=130
+        )
         backend = st.selectbox(
             "backend", list(BACKENDS), index=list(BACKENDS).index("cudnn"), key="limits_cell_backend",
             bind="query-params", width=230,
