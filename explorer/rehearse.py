@@ -35,7 +35,10 @@ class Take:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line of the run sheet. is_tape: it plays from tape here. fails: it would show nothing, or something wrong."""
+    """A line of the run sheet. is_tape: it plays from tape here. refused: it can't be live here, by the rules.
+
+    fails: it would show nothing, or something wrong.
+    """
 
     number: int
     title: str
@@ -47,6 +50,7 @@ class Line:
     free_bytes: int | None = None
     is_tape: bool = False
     fails: bool = False
+    refused: bool = False
     risks: tuple[str, ...] = ()
 
     @property
@@ -132,6 +136,7 @@ def _line(index: int, scene: Scene, made: Take | None, tape: Tape, here: Device)
         free_bytes=free,
         is_tape=shown.source == "tape",
         fails=fails,
+        refused=bool(refusal),
         risks=risks,
     )
 
@@ -145,7 +150,7 @@ def _risks(
     if refusal:
         found.append(f"refused here: {refusal}")
         taped = tape.of(scene.points)
-        if shown.source == "tape":
+        if shown.source == "tape" and taped:
             found.append(f"plays from tape, {tapes.label(taped, here.name if here.is_gpu else None)}")
     elif shown.source == "tape":
         found.append(f"plays from tape: {shown.why}")

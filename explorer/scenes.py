@@ -216,6 +216,8 @@ def _scene(reader: _Reader, given: Mapping[str, Any], index: int) -> Scene | Non
 
 def _backends(reader: _Reader, given: Mapping[str, Any], at: tuple[Any, ...]) -> tuple[tuple[str, ...], str]:
     specs = given.get("backends")
+    if specs is None and any(difflib.get_close_matches(key, ["backends"]) for key in given if key not in SCENE_KEYS):
+        return (), ""  # misspelt, which is said
     if not isinstance(specs, list) or not specs or not all(isinstance(spec, str) for spec in specs):
         wanted = 'a list of names is needed, such as ["naive", "cudnn"]'
         reader.complain(at, "backends", f"backends: {wanted}, got {specs if specs else 'none'}")
@@ -224,7 +226,9 @@ def _backends(reader: _Reader, given: Mapping[str, Any], at: tuple[Any, ...]) ->
         try:
             backends.parse(spec)
         except ValueError as error:
-            reader.complain(at, "backends", f"{error}{_meant(spec.partition(':')[0], backends.BACKENDS)}")
+            name = spec.partition(":")[0]
+            near = "" if name in backends.BACKENDS else _meant(name, backends.BACKENDS)
+            reader.complain(at, "backends", f"{error}{near}")
     against = given.get("against", specs[0] if len(specs) > 1 else "")
     if against and against not in specs:
         wanted = ", ".join(specs)

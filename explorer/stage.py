@@ -69,8 +69,8 @@ def choose(
     ran = Shown(source="live", records=tuple(live))
     taped = tape.of(points)
     if not taped:
-        missing = "" if not (is_late or refusal) else "nothing is on tape for this scene"
-        return replace(ran, why="; ".join(filter(None, (refusal, missing))))
+        missing = "" if not (is_late or refusal or trouble) else "nothing is on tape for this scene"
+        return replace(ran, why="; ".join(filter(None, (refusal, trouble, missing))))
     if refusal:
         return Shown(source="tape", records=taped, why=refusal)
     on_tape = {(each.problem, each.backend): each for each in taped}

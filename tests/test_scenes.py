@@ -99,6 +99,12 @@ def test_a_talk_is_read_as_written() -> None:
         ("deadline_s = 5", "dead_line = 5", r"^line 10: 'dead_line' is no key here; .* did you mean deadline_s\?$"),
         ("deadline_s = 5", "deadline_s = -5", r"^line 10: deadline_s must be a number of seconds .* got -5$"),
         ('"cudnn"]', '"cudn"]', r"^line 19: backend must be one of naive, .* got 'cudn'; did you mean cudnn\?$"),
+        ('"cudnn"]', '"xla:float8"]', r"^line 19: dtype must be one of float32, bfloat16, float16, got float8$"),
+        (
+            'backends = ["naive", "cudnn"]',
+            'backend = ["naive"]',
+            r"^line 19: 'backend' is no key here; .* mean backends\?$",
+        ),
         ("q_len = 64", "q_len = 0", r"^line 13: q_len must be from 1 to .* got 0$"),
         ("heads = 4", "kv_heads = 3", r"^line 14: kv_heads must divide heads=8, got 3; one of 1, 2, 4, 8 would do$"),
         ("q_len = 64", "qlen = 64", r"^line 13: 'qlen' is no key here; .* did you mean q_len\?$"),

@@ -152,6 +152,7 @@ def test_late_is_taped_then_live_then_frozen_and_text_stays_text() -> None:
     assert "on the wall clock" in sentence or "in the kernels" in sentence
     assert shown.startswith("live on ")
     press(test, "freeze")
+    assert part(test, "frozen").startswith("❄")
     (before,) = staged(test)
     for _ in range(2):
         test.run()
@@ -225,6 +226,35 @@ def test_a_broken_talk_is_told_line_by_line_before_it_begins(own_talks: Path) ->
     assert said[0].startswith("line 7: backend must be one of naive")
     assert any(re.match(r"line \d+: 'deadline' is no key here; .*did you mean deadline_s\?", each) for each in said)
     assert any("got 'nowhere'" in error.value for error in opened(talk="nowhere").error)
+
+
+def test_a_scene_that_can_not_be_live_is_told_before_the_talk(own_talks: Path) -> None:
+    here = jobs.device()
+    if here is not None and here.is_gpu:
+        pytest.skip("here cuDNN runs")
+    scene = SCENE.replace('"xla"', '"cudnn:bfloat16"').format(**NEXT)
+    (own_talks / "refused.toml").write_text(f'title = "Refused"\n{scene}')
+    test = opened()
+    test.selectbox(key="stage_talk").set_value("refused").run()
+    assert any("Scene 1: refused here: SDPA cuDNN can't run here" in each.value for each in test.error)
+    assert not any("unknown device" in each.value for each in [*test.error, *test.warning])
+
+
+def test_without_a_tape_a_killed_worker_is_said_and_nothing_is_called_live(own_talks: Path) -> None:
+    (own_talks / "bare.toml").write_text('title = "Bare"\n' + SCENE.format(**LONG))
+    test = opened(talk="bare")
+    (job,) = staged(test)
+    while not job.results:  # the first backend is being measured
+        assert not job.is_over
+        job.wait_change(job.version, 0.1)
+        if job.points[1].state == "running":
+            break
+    (worker,) = jobs.engine().stats().workers
+    assert worker.pid
+    os.kill(worker.pid, signal.SIGKILL)
+    until(test, lambda it: "worker process died" in html(it))
+    assert "unknown device" not in html(test)
+    assert "nothing is on tape for this scene" in html(test)
 
 
 def test_the_set_up_shows_the_tape_the_sheet_and_a_lost_line(own_talks: Path) -> None:

@@ -27,7 +27,8 @@ def watch(code: str) -> None:
         words = st.container()
         value = _slider(show, code)
         now = Now(index=show.index, shown=show.shown, value=value, label=show.label)
-        said = draw(words, show.talk, show.scene, show.index, show.count, now, "It is being measured.")
+        place = (words, show.talk, show.scene, show.index, show.count)
+        said = draw(*place, now, "It is being measured.", is_frozen=show.is_frozen)
         chart(show.scene, now, said)
         frozen = "The presenter has frozen this picture. " if show.is_frozen else ""
         moves = "The slider is yours: it moves among measured points, and runs nothing." if value is not None else ""

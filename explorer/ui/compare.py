@@ -178,7 +178,8 @@ def _chart(found: Comparison, rows: list[dict[str, Any]], slower_than: float) ->
     panels.chart(drawing, say=charts_compare.say_ratios(rows), key="compare-ratios")
     st.caption(
         f"◀ faster and ▶ slower: the whole interval is on one side of 1, and the difference is {compare.LEAST:.0%} or "
-        "more; one kernel on one GPU comes out up to 2% apart from run to run, which no run's own samples show."
+        "more; one kernel on one GPU comes out up to 2% apart from run to run, which no run's own samples "
+        "show. The sentence at the top counts by the threshold."
     )
 
 

@@ -41,10 +41,14 @@ h1.stage-title { font-size: clamp(1.35rem, 2.3vw, 2.9rem); font-weight: 500; lin
 .stage-words { font-size: clamp(1.4rem, 2.6vw, 3.2rem); line-height: 1.35; margin-top: 1em; max-width: 32em }
 .stage-small { font-size: clamp(0.85rem, 1.15vw, 1.4rem); line-height: 1.4; margin: 0 }
 .stage-tag { font-weight: 600; border: 2px solid; border-radius: 0.3em; padding: 0.05em 0.5em }
+.stage-frozen { color: light-dark(#1F5FA8, #9CC8F5) }
 .stage-live { color: light-dark(#25672A, #9BD8A0) } .stage-tape { color: light-dark(#94430A, #F5B980) }
 .st-key-stage_bar { position: fixed; inset: auto 0 0 0; z-index: 99; padding: 0.5rem clamp(1rem, 3vw, 4rem);
   background: light-dark(#EEF2F2, #1A2429); border-top: 1px solid light-dark(#CBD5D6, #34434A) }
-@media (min-width: 1700px) and (min-height: 900px) { .st-key-stage_chart { zoom: 1.5; width: calc(100% / 1.5) } }
+@media (min-width: 1700px) and (min-height: 900px) {
+  .st-key-stage_chart { zoom: 1.5; width: calc(100% / 1.5) }
+  .st-key-stage_bar > *, .st-key-stage_points { zoom: 1.3 }
+}
 @media (max-width: 800px) { .st-key-stage_bar { position: static } }
 </style>"""
 
@@ -165,7 +169,7 @@ def _rehearsal(play: Play, here: Device | None, status: Any) -> Answer | None:
             hall().record(play.name, tuple(each for take in takes.values() for each in take.records))
     lines = rehearse.sheet(play.talk, takes, play.own, here)
     panels.table([_row(line) for line in lines], alt_text="Run sheet: each scene with its times, memory and state")
-    _risks([line for line in lines if line.is_tape or line.first_s is not None or takes])
+    _risks([line for line in lines if line.is_tape or line.first_s is not None or takes or line.refused])
     if takes:
         st.download_button(
             "Tape (JSON lines)", lambda: export.to_json_lines(each for take in takes.values() for each in take.records),
@@ -237,7 +241,8 @@ def perform(play: Play) -> None:
         with points:
             now = _now(play, index, answer, here, refusal)
     st.session_state[LAST] = now
-    said = draw(words, play.talk.title, scene, index, count, now, _waiting(scene, answer, refusal))
+    waiting = _waiting(scene, answer, refusal)
+    said = draw(words, play.talk.title, scene, index, count, now, waiting, is_frozen=frozen is not None)
     with picture:
         if st.session_state.get("stage_notes"):
             st.html(f'<p class="stage-small"><strong>Notes.</strong> {plain.html(scene.say or "none")}</p>')
@@ -261,6 +266,8 @@ def _index(count: int) -> int:
     if AT not in st.session_state:
         text = st.query_params.get("scene", "1")
         st.session_state[AT] = int(text) - 1 if text.isdecimal() else 0
+        if not text.isdecimal() or not 1 <= int(text) <= count:
+            st.toast(plain.markdown(f"scene must be from 1 to {count}, got {text}"), icon=":material/link_off:")
     st.session_state[AT] = max(0, min(st.session_state[AT], count - 1))
     st.query_params["scene"] = str(st.session_state[AT] + 1)
     return st.session_state[AT]
@@ -404,9 +411,10 @@ def label_of(scene: Scene, shown: Shown, here: Device | None) -> str:
     """Never without one: recorded when and where, or live, and how much of it is there."""
     if shown.source == "tape":
         return tape.label(shown.records, _gpu(here))
-    if shown.source == "nothing" or not shown.records:
+    measured = [each for each in shown.records if each.environment]  # not one that says only that its worker died
+    if shown.source == "nothing" or not measured:
         return ""
-    last = shown.records[-1]
+    last = measured[-1]
     part = "" if len(shown.records) >= len(scene.points) else f", {len(shown.records)} of {len(scene.points)} measured"
     return f"live on {last.environment.get('gpu') or last.where}, {tape.clock_time(last)}{part}"
 
@@ -490,7 +498,9 @@ def _watch(job: Any, count: int = 0, late_at: float | None = None, trouble: str 
 # --- the picture; for the presenter and for the audience
 
 
-def draw(into: Any, talk: str, scene: Scene, index: int, count: int, now: Now, waiting: str = "") -> Headline:
+def draw(
+    into: Any, talk: str, scene: Scene, index: int, count: int, now: Now, waiting: str = "", *, is_frozen: bool = False
+) -> Headline:
     """Place, title, and the sentence with where it comes from and what stands behind it."""
     parts = [
         f'<p class="stage-place">{index + 1} / {count} · {plain.html(talk)}</p>',
@@ -503,15 +513,18 @@ def draw(into: Any, talk: str, scene: Scene, index: int, count: int, now: Now, w
     into.html("".join(parts))
     if scene.points:
         text = UNIT.sub("\u00a0", plain.html(said.text))
-        into.html(f'<p class="stage-sentence" role="status">{text}</p>{_source(now)}{_small(said, now)}')
+        into.html(
+            f'<p class="stage-sentence" role="status">{text}</p>{_source(now, is_frozen=is_frozen)}{_small(said, now)}'
+        )
     return said
 
 
-def _source(now: Now) -> str:
+def _source(now: Now, *, is_frozen: bool) -> str:
     if not now.label:
         return ""
     kind = "tape" if now.shown.source == "tape" else "live"
-    return f'<p class="stage-small"><span class="stage-tag stage-{kind}">{plain.html(now.label)}</span></p>'
+    frozen = ' <span class="stage-tag stage-frozen">❄ frozen</span>' if is_frozen else ""
+    return f'<p class="stage-small"><span class="stage-tag stage-{kind}">{plain.html(now.label)}</span>{frozen}</p>'
 
 
 def _small(said: Headline, now: Now) -> str:

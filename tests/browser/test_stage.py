@@ -69,6 +69,13 @@ def test_the_shipped_talk_by_keys_and_a_phone_that_follows(server: Any, page: Pa
     page.evaluate("() => document.body.append(Object.assign(document.createElement('input'), {id: 'probe'}))")
     page.locator("#probe").press("PageUp")  # keys do nothing while a text field has the focus
     page.locator("#probe").blur()
+    for _ in range(3):  # in quick succession: none is lost
+        page.keyboard.press("PageUp")
+    at(page, 4)
+    for _ in range(3):
+        page.keyboard.press("PageDown")
+    at(page, 7)
+    page.get_by_text("on NVIDIA H200").first.wait_for()
     page.keyboard.press("ArrowLeft")
     page.locator(".stage-sentence:has-text('T=4096')").wait_for()
     at(page, 7)
