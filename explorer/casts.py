@@ -12,7 +12,9 @@ PAYS = 1.05  # times bfloat16's speed: less is within what a run differs from th
 
 
 def points(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """{q_len, what, tflops, ms, time} by device time; what: cudnn, kernel (FP8's alone) or casts (FP8 with them).
+    """{q_len, what, tflops, ms, time} by device time; what: one of charts_fp8.SPEEDS.
+
+    cudnn and casts are all kernels of a call, cudnn_kernel and kernel the attention kernels alone.
 
     On the wall clock launches hide what this is about, so a record without a device time gives no point.
     """
@@ -21,7 +23,7 @@ def points(records: Iterable[Record]) -> list[dict[str, Any]]:
         timing, cost = record.timing, record.cost or {}
         if timing is None or timing.device_ms is None:
             continue
-        times = {"cudnn": timing.device_ms} if record.backend == "cudnn" else {}
+        times = {"cudnn": timing.device_ms, "cudnn_kernel": timing.kernel_ms} if record.backend == "cudnn" else {}
         if record.backend == "cudnn_fp8":
             times = {"kernel": timing.kernel_ms, "casts": timing.device_ms}
         for what, samples in times.items():
@@ -35,17 +37,19 @@ def points(records: Iterable[Record]) -> list[dict[str, Any]]:
 
 
 def gains(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """By T, FP8's speed over bfloat16's: of the kernel alone, and with the casts; and the casts' share of the time."""
+    """By T, FP8's speed over bfloat16's: kernel against kernel, and all kernels of a call, casts too, against all; and
+    the casts' share of the time."""
     times = {(row["q_len"], row["what"]): row["ms"] for row in rows}
     found = []
     for q_len in sorted({row["q_len"] for row in rows}):
-        base, kernel, whole = (times.get((q_len, what)) for what in ("cudnn", "kernel", "casts"))
-        if base is None or kernel is None or whole is None:
+        kinds = ("cudnn", "cudnn_kernel", "kernel", "casts")
+        base, plain, kernel, whole = (times.get((q_len, what)) for what in kinds)
+        if base is None or plain is None or kernel is None or whole is None:
             continue
         found.append(
             {
                 "q_len": q_len,
-                "kernel": base / kernel,
+                "kernel": plain / kernel,
                 "casts": base / whole,
                 "casts_share": max(0.0, 1 - kernel / whole),
             }

@@ -279,7 +279,9 @@ def heatmap(
     x_axis = alt.Axis(title=columns, grid=False, tickMinStep=1, format="d")
     y_axis = alt.Axis(title=rows, grid=False, tickMinStep=1, format="d")
     bad = int((~np.isfinite(array)).sum())
-    words = {"subtitle": f"pink: {bad:,} values are NaN or infinite", "subtitleColor": NEUTRAL} if bad else {}
+    words: dict[str, Any] = (
+        {"subtitle": f"pink: {bad:,} values are NaN or infinite", "subtitleColor": NEUTRAL} if bad else {}
+    )
     head = {"title": alt.Title(title, anchor="start", **words)} if title or bad else {}
     shape: dict[str, Any] = {"height": height, **head}
     if max(n, m) > LARGEST_CELLS:

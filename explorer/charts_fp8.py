@@ -20,11 +20,12 @@ WHEN = {"before": "as given", "after": "after rounding"}
 LOWEST, HIGHEST = -18.0, 18.0  # powers of two on the number line: a little beyond what 8 bits can hold
 TWO = ("#D4681C", "#3B86D1")  # before, after: apart without colour vision, seen on light and on dark
 SPEEDS = {
-    "cudnn": "cuDNN bfloat16",
+    "cudnn": "cuDNN bfloat16, all kernels",
+    "cudnn_kernel": "cuDNN bfloat16, kernel alone",
     "kernel": "cuDNN FP8, kernel alone",
     "casts": "cuDNN FP8, with the casts",
 }
-BACKEND_OF = {"cudnn": "cudnn", "kernel": "cudnn_fp8", "casts": "cudnn_fp8"}
+BACKEND_OF = {"cudnn": "cudnn", "cudnn_kernel": "cudnn", "kernel": "cudnn_fp8", "casts": "cudnn_fp8"}
 
 
 def _stack(layers: list[Any], height: int) -> alt.LayerChart:
@@ -132,7 +133,7 @@ def histogram(rows: Sequence[Mapping[str, Any]], limits: tuple[float, float]) ->
 
 
 def speeds(rows: Sequence[Mapping[str, Any]]) -> alt.LayerChart:
-    """TFLOP/s against T: the bfloat16 kernel, FP8's kernel alone, and with the casts that come before and after it.
+    """TFLOP/s against T, in bfloat16 and in FP8: the kernels alone (solid), and all kernels of a call, casts too.
 
     rows: {q_len, what, tflops, time}, what one of SPEEDS.
     """
@@ -148,8 +149,10 @@ def speeds(rows: Sequence[Mapping[str, Any]]) -> alt.LayerChart:
     y = alt.Y("tflops:Q", scale=alt.Scale(zero=True), axis=alt.Axis(title="TFLOP/s (higher is better)", tickCount=6))
     color = alt.Color("backend:N", scale=alt.Scale(domain=list(charts.ORDER)), legend=None)
     names = list(SPEEDS.values())
-    dash = alt.StrokeDash("series:N", scale=alt.Scale(domain=names, range=[[1, 0], [1, 0], [6, 3]]), legend=None)
-    shapes = alt.Scale(domain=names, range=["diamond", "triangle-up", "circle"])
+    dash = alt.StrokeDash(
+        "series:N", scale=alt.Scale(domain=names, range=[[6, 3], [1, 0], [1, 0], [6, 3]]), legend=None
+    )
+    shapes = alt.Scale(domain=names, range=["square", "diamond", "triangle-up", "circle"])
     shape = alt.Shape("series:N", scale=shapes, legend=None)
     base = alt.Chart(alt.Data(values=shown))
     tooltip = [
@@ -163,11 +166,13 @@ def speeds(rows: Sequence[Mapping[str, Any]]) -> alt.LayerChart:
     ends = [max((r for r in shown if r["what"] == w), key=lambda r: r["q_len"]) for w in SPEEDS
             if any(r["what"] == w for r in shown)]  # fmt: skip
     # Named at their ends: a legend would have to tell one colour's two lines apart
-    text = alt.Chart(alt.Data(values=[{**end, "text": f"{end['series']}: {end['tflops']:.0f}"} for end in ends]))
-    figure = text.mark_text(align="right", dx=6, dy=-13, fontWeight=600).encode(
-        x=x, y=y, text=alt.Text("text:N"), color=color
-    )
-    return _stack([line, point, figure], 340)
+    figures = [
+        alt.Chart(alt.Data(values=[{**end, "text": f"{end['series']}: {end['tflops']:.0f}"}]))
+        .mark_text(align="right", dx=6, dy=-13 if "kernel" in end["what"] else 17, fontWeight=600)
+        .encode(x=x, y=y, text=alt.Text("text:N"), color=color)
+        for end in ends
+    ]
+    return _stack([line, point, *figures], 340)
 
 
 def say_speeds(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -32,6 +33,11 @@ class Format:
     def step_at_one(self) -> float:
         """Distance from 1 to the next number."""
         return 2.0**-self.mantissa_bits
+
+    @property
+    def clips_from(self) -> float:
+        """Up to half a step above the largest number, rounding alone leads to it: 464 for E4M3, 61440 for E5M2."""
+        return self.largest + self.step_at_one * 2.0 ** math.floor(math.log2(self.largest)) / 2
 
 
 FORMATS: dict[str, Format] = {
@@ -124,7 +130,7 @@ class Loss:
 
     amax: float
     scale: float
-    clipped: float  # beyond the largest number: saturated
+    clipped: float  # so far beyond the largest number that rounding alone would not lead to it: saturated
     flushed: float  # not 0 before, 0 after
     subnormal: float  # below the smallest normal number, but not flushed: fewer digits than the format has
     nonfinite: float
@@ -149,8 +155,7 @@ def loss(array: np.ndarray, dtype: str = E4M3, scale: float | np.float32 | None 
             scaled = size * factor
         most = max(most, float(size.max(initial=0.0)))
         counts["nonfinite"] += int((~good).sum())
-        # Half a step above the largest number still rounds to it
-        counts["clipped"] += int((scaled > form.largest * (1 + form.step_at_one / 4)).sum())
+        counts["clipped"] += int((scaled > form.clips_from).sum())
         gone = (size > 0) & (scaled <= form.smallest / 2)
         counts["flushed"] += int(gone.sum())
         counts["subnormal"] += int(((size > 0) & (scaled < form.smallest_normal) & ~gone).sum())

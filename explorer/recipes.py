@@ -227,6 +227,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             {
                 "way": row["label"],
                 "attention ran in": ran,
+                "max difference": row.get("max_abs_difference"),
                 "what came of it": came_of(row),
                 "attention kernel": _names(row.get("attention_kernels")),
                 "products ran in": row.get("product_precision") if way.layer else "(has none)",
@@ -235,7 +236,6 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "output dtype, plain": base.get("output_dtype"),
                 "output dtype, FP8": row.get("output_dtype"),
                 "shape": str(tuple(row["shape"])) if row.get("shape") else None,
-                "max difference": row.get("max_abs_difference"),
             }
         )
     return shown
@@ -249,7 +249,7 @@ def came_of(row: Mapping[str, Any]) -> str:
     if row["bitwise_equal"]:
         return f"accepted, and without effect: every bit as without it, attention in {attention or 'an unknown format'}"
     if attention == "fp8":
-        return "attention in FP8"
+        return "; ".join(filter(None, ("attention in FP8", row.get("doubt"))))
     if row["layer"] and products == "fp8":
         return f"the projections in FP8, attention in {attention or 'an unknown format'}"
     return "another output, but no kernel's name says FP8"

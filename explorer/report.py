@@ -187,6 +187,7 @@ def _evidence(made: Record) -> dict[str, Any]:
         "kernels that ran": kernels or f"{MISSING} ({proof.get('kernels_reason') or 'nothing ran'})",
         "custom calls": ", ".join(map(str, calls)) if isinstance(calls, list | tuple) and calls else MISSING,
         "precision": proof.get("note"),
+        "remark": proof.get("remark"),
         "checked against": accuracy.get("reference"),
         "built": built,
         "where, when": f"{made.where}, {made.when}",

@@ -73,11 +73,18 @@ def limits(seen: View) -> tuple[float, float]:
     return float(np.log2(form.smallest / scale)), float(np.log2(form.largest / scale))
 
 
+def percent(share: float) -> str:
+    """A share for a figure; what is there never reads as none."""
+    return "< 0.01%" if 0 < share < 0.0001 else f"{share:.2%}"
+
+
 def sentence(seen: View) -> str:
     """What is lost, in words."""
     lost, form = seen.loss, fp8.FORMATS[seen.dtype]
     parts = [f"amax {lost.amax:.3g}, scale {lost.scale:.3g}"]
-    parts.append(f"{lost.clipped:.2%} clipped to ±{form.largest / lost.scale:.3g}" if lost.clipped else "none clipped")
+    parts.append(
+        f"{percent(lost.clipped)} clipped to ±{form.largest / lost.scale:.3g}" if lost.clipped else "none clipped"
+    )
     parts.append(f"{lost.flushed:.3%} became 0" if lost.flushed else "none became 0")
     parts.append(f"{lost.subnormal:.2%} have fewer digits than the format has" if lost.subnormal else "all digits kept")
     if lost.relative_rmse is not None:

@@ -63,7 +63,13 @@ def test_loss_counts_what_quantise_does() -> None:
         found, after = fp8.loss(array, scale=scale), fp8.quantise(array, scale).astype(np.float64)
         assert found.flushed == ((after == 0) & (array != 0)).mean()
         assert found.subnormal == ((after != 0) & (np.abs(array * np.float32(scale)) < 2.0**-6)).mean()
-        assert found.clipped == (np.abs(array * np.float32(scale)) > 448 * (1 + 1 / 32)).mean()
+        assert found.clipped == (np.abs(array * np.float32(scale)) > 464).mean()
+
+
+def test_what_clips_is_what_rounding_alone_does_not_lead_to_the_largest_number() -> None:
+    assert [fp8.FORMATS[name].clips_from for name in (fp8.E4M3, fp8.E5M2)] == [464.0, 61440.0]
+    found = fp8.loss(np.array([448.0, 463.0, 464.0, 465.0], np.float32), scale=1.0)
+    assert found.clipped == 1 / 4
 
 
 def test_loss_in_parts_is_the_loss_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -463,3 +463,15 @@ def test_the_matrix_holds_every_cell_once() -> None:
     assert len(cells) == len(set(cells)) == 32 * 2 * 2 * 2 * len(backends.BACKENDS)
     assert len(prove.cells_of("cudnn")) == 64
     assert {name for name, _ in prove.cells_of("edges")} == set(backends.BACKENDS)
+
+
+def test_what_was_seen_to_be_wrong_is_said_beside_a_yes() -> None:
+    h200 = device.named("h200")
+    wrong = Problem(q_len=2048, kv_len=2048, causal=True, dtype="bfloat16")
+    answer = support.answer("cudnn_fp8", wrong, h200)
+    assert answer.supported
+    assert "was seen to give a wrong output" in (answer.headline or "")
+    assert any("recording fp8-sweep" in source for source in answer.sources)
+    recipe = support.answer("transformer_engine_fp8", wrong, h200)
+    assert "this is no FP8 attention" in (recipe.headline or "")
+    assert support.answer("cudnn", wrong, h200).headline is None

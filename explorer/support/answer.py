@@ -209,6 +209,10 @@ def answer(
             else f"NVIDIA's documents allow it, JAX does not: {reason}"
         )
 
+    doubts = [] if refusing else [r for r in broken(backend, problem, device, "doubt") if "vendor" not in r.by]
+    if headline is None and doubts and supported:
+        headline, deciding = doubts[0].sentence(problem, device), tuple(doubts)
+
     fused = None
     slower = unfused(backend, problem, device)
     if backend.startswith("transformer_engine") and supported:

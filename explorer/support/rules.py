@@ -35,7 +35,12 @@ FP8_SEEN = "seen on an NVIDIA H200 with cuDNN 9.14 and JAX 0.11.2: q_len 1 ended
 FP8_SEEN_RIGHT = 4 * 8 * 512  # B·N·T: the largest problem seen right where larger ones were seen wrong
 FP8_WRONG_SEEN = (
     "seen on an NVIDIA H200 with cuDNN 9.14 and JAX 0.11.2: B=4 N=8 H=64 wrong and unrepeatable, causal at T=1024 and "
-    "2048, full at T=2048; causal at T=512 right; full B=1 N=16 H=128 right up to T=16384 (recording fp8-sweep)"
+    "2048, full at T=2048; causal at T=512 right; full B=1 N=16 H=128 within its budget up to T=16384, though at T=8192"
+    " two calls differed by more than that (recording fp8-sweep)"
+)
+TE_RECIPE_SEEN = (
+    "seen on an NVIDIA H200 with TransformerEngine 2.20.2: DelayedScaling and Float8CurrentScaling, causal, T=2048 "
+    "(recording fp8-table)"
 )
 TE_RECIPE = "TransformerEngine, transformer_engine/jax/quantize/helper.py (2.20)"
 LAB_FP8 = "the lab, step 13: compute capability 9.0 or later; on an L4 (8.9) the code is shown, not run"
@@ -391,6 +396,18 @@ RULES: tuple[Rule, ...] = (
         ),
         sources=(LAB_FP8, TE_FUSED + ": FP8 from sm_arch 90 on", TE_RECIPE + ": FP8 matrix products from 8.9 on"),
         axis="capability",
+    ),
+    Rule(
+        name="te-recipe-without-effect",
+        backends=("transformer_engine_fp8",),
+        by=("app",),
+        effect="doubt",
+        breaks=lambda p, d: True,
+        sentence=lambda p, d: (
+            "the recipe is accepted, and the attention kernel that runs is the 16-bit one: its output was bit for bit "
+            "that without a recipe, so this is no FP8 attention"
+        ),
+        sources=(TE_RECIPE_SEEN,),
     ),
     Rule(
         name="te-fp8-dtype",

@@ -7,14 +7,27 @@ from typing import Any
 
 import streamlit as st
 
-from explorer import casts, charts, charts_fp8, clock, fp8, measure, recipes, recordings, rounding, support, sweep
+from explorer import (
+    casts,
+    charts,
+    charts_fp8,
+    clock,
+    fp8,
+    measure,
+    plain,
+    recipes,
+    recordings,
+    rounding,
+    support,
+    sweep,
+)
 from explorer.backends import BACKENDS
 from explorer.charts import MISSING
-from explorer.device import Device
+from explorer.device import Device, named
 from explorer.engine import Call
 from explorer.problem import Problem
 from explorer.record import Record
-from explorer.ui import controls, jobs, panels
+from explorer.ui import controls, jobs, panels, transformer_engine
 from explorer.ui.jobs import Answer
 
 FORMATS = (fp8.E4M3, fp8.E5M2)
@@ -74,9 +87,13 @@ def quantising(problem: Problem) -> None:
     panels.chart(drawn, say=f"{name} in {fp8.FORMATS[dtype].label}: {rounding.sentence(seen)}", key="fp8_histogram")
     lost = seen.loss
     with st.grid(4, min_column_width=150):
-        st.metric("Clipped", f"{lost.clipped:.2%}", border=True, help="Beyond the format's largest number: saturated.")
-        st.metric("Became 0", f"{lost.flushed:.3%}", border=True, help="Not 0 before.")
-        st.metric("Fewer digits", f"{lost.subnormal:.2%}", border=True, help="Below the smallest normal number.")
+        form = fp8.FORMATS[dtype]
+        clips = f"Scaled above {form.clips_from:,.0f}, which rounding alone does not bring to {form.largest:,.0f}."
+        st.metric("Clipped", rounding.percent(lost.clipped), border=True, help=clips)
+        st.metric("Became 0", rounding.percent(lost.flushed), border=True, help="Not 0 before.")
+        st.metric(
+            "Fewer digits", rounding.percent(lost.subnormal), border=True, help="Below the smallest normal number."
+        )
         error = MISSING if lost.relative_rmse is None else f"{lost.relative_rmse:.2%}"
         st.metric("Rounding error", error, border=True, help="RMS of the error over the RMS of the array.")
     st.caption(f"{name}, {len(seen.before):,} numbers: {rounding.sentence(seen)}.")
@@ -109,18 +126,27 @@ def table(problem: Problem, device: Device | None, status: Any) -> Answer:
         status.error(answer.error, icon=":material/dangerous:")
     rows, label = list(answer.results), None
     if not any(row["status"] == "ok" for row in rows):
+        if rows:
+            refused = dict.fromkeys(f"{row['label']}: {row['reason']}" for row in rows if row["status"] != "ok")
+            st.caption(":material/block: Nothing ran here. " + plain.markdown("; ".join(refused)) + ".")
         kept, kept_label = recorded_table()
         rows, label = (kept, kept_label) if kept else (rows, None)
     if label:
         st.caption(f":material/history: Not measured here: {label}; {Problem.from_json(rows[0]['problem'])}")
     if rows:
         off = "max difference"
+        rows = doubted(rows)
         shown = [{**row, off: charts.number(row[off])} for row in recipes.table(rows)]
         panels.table(
             shown,
             alt_text="Each way with FP8: what came of it, kernel, dtypes, shape, difference to without",
             **{"what came of it": st.column_config.TextColumn(width=520)},
         )
+        for row in rows:
+            if row["doubt"]:
+                st.markdown(
+                    f":orange[:material/warning:] {plain.markdown(row['label'])}: {plain.markdown(row['doubt'])}."
+                )
         st.caption(
             "max difference: largest absolute difference of the outputs with and without FP8. A whole layer's is that "
             "of its output, to which the projections add theirs."
@@ -129,6 +155,23 @@ def table(problem: Problem, device: Device | None, status: Any) -> Answer:
         st.markdown(f":gray-badge[:material/block: not here] {why}. This is the code that would run:")
         st.code(recipes.code(lab), language="python")
     return answer
+
+
+def doubted(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows, with what is known against cuDNN's FP8 output at their problem: a recorded check, or the rule."""
+    kept = _recording("fp8-table")
+    known = {(r.backend, r.problem): r for r in (kept.records if kept else ())}
+    found = []
+    for row in rows:
+        problem, doubt = Problem.from_json(row["problem"]), None
+        if row["way"] == "cudnn_fp8":
+            checked = known.get(("cudnn_fp8", problem))
+            if checked is not None and checked.status == "disagrees":
+                doubt = f"checked on {checked.where}, wrong: {checked.reason}"
+            elif rules := support.broken("cudnn_fp8", problem, named("h200"), "doubt"):
+                doubt = rules[0].sentence(problem, named("h200"))
+        found.append({**row, "doubt": doubt})
+    return found
 
 
 @st.cache_data(show_spinner=False, max_entries=2)
@@ -164,13 +207,15 @@ def speed(problem: Problem, device: Device | None, status: Any) -> Answer:
         asked, slot="fp8-speed", auto=False, again=pressed, label="FP8 speed", status=status
     )  # fmt: skip
     on_gpu = device is not None and device.is_gpu
-    seconds = sum(measure.guess_seconds(p.problem, 1, on_gpu=on_gpu) for p in points)
+    able = [p for p in points if device is None or BACKENDS[p.backend].why_not(p.problem, device) is None]
+    seconds = sum(measure.guess_seconds(p.problem, 1, on_gpu=on_gpu) for p in able)
     with st.container(horizontal=True, vertical_alignment="center"):
         st.button(
             "Take B=1 N=16 H=128", key="fp8_wide", icon=":material/tune:", on_click=controls.set_to,
             kwargs={"problem": WIDE}, help="Moves the sidebar to the shape of the recording.",
         )  # fmt: skip
-        said = f"the sidebar's shape at T = 512 … 16384, {len(points)} points, about {max(1, seconds):.0f} s predicted"
+        said = f"the sidebar's shape at T = 512 … 16384, {len(points)} points"
+        said += f", about {max(1, seconds):.0f} s predicted" if able else ", none of which can run here"
         panels.run_button(answer, key="fp8_speed", prediction=said, shortcut=None)
     if answer.error:
         status.error(answer.error, icon=":material/dangerous:")
@@ -185,6 +230,8 @@ def speed(problem: Problem, device: Device | None, status: Any) -> Answer:
         st.caption(f"{MISSING} No point has a device time: this needs a GPU, or the recording.")
     else:
         panels.chart(charts_fp8.speeds(drawn), say=charts_fp8.say_speeds(drawn), key="fp8_speeds")
+        for line in transformer_engine.remarks(found):
+            st.markdown(f":orange[:material/warning:] {plain.markdown(line)}.")
         gained = casts.gains(drawn)
         st.markdown(casts.sentence(gained))
         panels.table(
@@ -195,6 +242,7 @@ def speed(problem: Problem, device: Device | None, status: Any) -> Answer:
             ],
             alt_text="FP8's speed over bfloat16's by length: kernel alone, with the casts, the casts' share",
         )
+        st.caption("Kernel alone: attention kernel against attention kernel. With the casts: all kernels of a call.")
     _without_time([r for r in found if r.status != "ok"])
     others(found)
     return answer
@@ -206,6 +254,9 @@ def _shape(p: Problem) -> str:
 
 def _speed_records(answer: Answer) -> tuple[list[Record], str | None]:
     mine = [r for r in answer.results if isinstance(r, Record)]
+    if mine and all(r.status == "refused" for r in mine):
+        reasons = dict.fromkeys(f"{charts.label(r.backend)}: {r.reason}" for r in mine)
+        st.caption(":material/block: Nothing ran here. " + plain.markdown("; ".join(reasons)) + ".")
     if any(r.status == "ok" and r.backend == "cudnn_fp8" for r in mine):
         return mine, None
     kept = _recording("fp8-sweep")

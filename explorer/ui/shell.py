@@ -107,6 +107,8 @@ def _refused(page: StreamlitPage, asked: dict[str, list[str]], place: Any) -> No
         if name in st.session_state:
             del pending[name]
             shown = st.session_state[name]
+            if st.query_params.get_all(name) == values:  # taken as it is, which may be a label; else Streamlit drops it
+                continue
             if len(values) == 1 and not isinstance(shown, list | tuple) and not _same(values[0], shown):
                 refused[name] = page.url_path, f"{name} can't be {values[0]} here; it is {shown} instead."
     if said := [sentence for path, sentence in refused.values() if path == page.url_path]:

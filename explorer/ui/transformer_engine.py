@@ -66,6 +66,8 @@ def lengths() -> tuple[int, ...]:
         found = tuple(parse_list(text))
         if len(found) > MOST_LENGTHS:
             raise ValueError(f"at most {MOST_LENGTHS} lengths fit here, got {len(found)}")
+        for each in found:
+            Problem.of(q_len=each)
     except ValueError as error:
         st.markdown(f":red[:material/error: {error}; {LENGTHS} is used instead]")
         return tuple(parse_list(LENGTHS))
