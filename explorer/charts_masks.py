@@ -19,7 +19,6 @@ from explorer.charts_steps import axis, heading, places
 from explorer.recover import HIDDEN, LEAKED, MISSED, NAN, SEEN, Recovered
 
 HEIGHT = 190  # of the cells alone, so that pictures with longer legends are not smaller
-FIT = {"type": "fit-x", "contains": "padding"}
 STATES = {
     SEEN: "seen",
     HIDDEN: "hidden",
@@ -83,8 +82,11 @@ def cells(states: np.ndarray, *, title: str, height: int = HEIGHT, right: dict[i
                 "encoding": {**place, "shape": on("state:N", scale=scale, legend=None)},
             }
         )
-    own = {"scale": {"color": "independent"}}
-    return {"title": heading(title), "height": height, "autosize": FIT, "resolve": own, "layer": layers}
+    return {**_frame(title, height), "resolve": {"scale": {"color": "independent"}}, "layer": layers}
+
+
+def _frame(title: str, height: int) -> Plain:
+    return {"title": heading(title), "height": height, "autosize": {"type": "fit-x", "contains": "padding"}}
 
 
 def _place(n: int, m: int) -> Plain:
@@ -162,9 +164,7 @@ def _picture(url: str, shape: tuple[int, ...], title: str, height: int, colour: 
     }
     image = {"type": "image", "align": "left", "baseline": "top", "aspect": False, "smooth": False}
     return {
-        "title": heading(title),
-        "height": height,
-        "autosize": FIT,
+        **_frame(title, height),
         "data": table(**{"x": zeros, "y": zeros, field: found, "url": urls}),
         "layer": [
             {
@@ -210,9 +210,7 @@ def weights(found: np.ndarray, *, title: str, height: int = HEIGHT) -> Plain:
     }
     values, raw = share.ravel().astype(np.float32), found.ravel().astype(np.float32)
     return {
-        "title": heading(title),
-        "height": height,
-        "autosize": FIT,
+        **_frame(title, height),
         "data": table(query=i.ravel(), key=j.ravel(), value=values, weight=raw),
         "layer": [squares],
     }

@@ -360,13 +360,7 @@ class Engine:
                 self._loop.call_soon_threadsafe(function, *args)
 
     def _go(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        async def quietly() -> None:
-            try:
-                await coroutine
-            except Exception as error:  # noqa: BLE001  the connection may go at any moment; _serve sees that
-                log.info("the cluster did not answer: %s", worker.first_line(error))
-
-        task = asyncio.get_running_loop().create_task(quietly())
+        task = asyncio.get_running_loop().create_task(_quietly(coroutine))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -401,8 +395,7 @@ class Engine:
                     self._news.clear()
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._news.wait(), LOOK_EVERY_S)
-                    with contextlib.suppress(Exception):  # is_connected tells whether it matters
-                        await asyncio.wait_for(self._look(), cluster.CONNECT_S)
+                    await _quietly(asyncio.wait_for(self._look(), cluster.CONNECT_S))
             finally:
                 with self._changed:
                     self._cluster = None
@@ -410,6 +403,13 @@ class Engine:
                         self._state = "starting"
                     for address in list(self._queue.workers):
                         self._lose(address, why=DISCONNECTED)
+
+
+async def _quietly(coroutine: Coroutine[Any, Any, Any]) -> None:
+    try:
+        await coroutine
+    except Exception as error:  # noqa: BLE001  the connection may go at any moment; _serve sees that
+        log.info("the cluster did not answer: %s", worker.first_line(error))
 
 
 class _PlainUnpickler(pickle.Unpickler):

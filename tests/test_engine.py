@@ -727,7 +727,6 @@ def test_workers_do_not_outlive_a_server_that_was_killed() -> None:
     wait_for(lambda: not any(is_running(pid) for pid in pids))
 
 
-@pytest.mark.timeout(240)
 def test_a_scheduler_that_goes_while_the_worker_starts() -> None:
     """One that hangs up once it was asked; a worker that gave up then would be missing when it comes back."""
     code = """
@@ -757,6 +756,7 @@ asyncio.run(serve())
         assert worker.wait(LONG_S) == 0
 
 
+@pytest.mark.timeout(240)
 def test_a_scheduler_that_goes_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a cluster: scheduler and worker are processes of their own, and each may be started again."""
     monkeypatch.setattr(cluster, "CONNECT_S", 2)

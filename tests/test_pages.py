@@ -26,6 +26,7 @@ from explorer.problem import PRESETS, Problem
 from explorer.record import Record, Samples, Timing
 from explorer.then import Then
 from explorer.ui import controls, jobs, shell
+from explorer.ui import live as live_page
 
 pytestmark = pytest.mark.usefixtures("app_engine")
 ROOT = Path(__file__).resolve().parent.parent
@@ -279,6 +280,15 @@ def test_too_large_is_refused_before_anything_is_allocated() -> None:
     until(test, lambda it: it.exception or said(it, "too large"))
     assert results(test)["naive"].status == "out_of_memory"
     assert said(test, r"needs .* by formula, but only .* are free")
+
+
+def test_what_does_not_fit_is_told_before_a_run() -> None:
+    nothing = live_page.Plan(seconds=0, where="a GPU", too_large=("naive",)).sentence
+    assert nothing.startswith("More memory than there is")
+    some = live_page.Plan(seconds=9, where="a GPU", too_large=("naive",)).sentence
+    assert re.search(
+        r"about 9\.0 s predicted on a GPU, .*; Naive JAX will not run, for want of memory; more than", some
+    )
 
 
 def test_a_long_run_waits_for_the_button() -> None:

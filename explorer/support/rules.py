@@ -45,7 +45,7 @@ TE_RECIPE_SEEN = (
 TE_RECIPE = "TransformerEngine, transformer_engine/jax/quantize/helper.py (2.20)"
 LAB_FP8 = "the lab, step 13: compute capability 9.0 or later; on an L4 (8.9) the code is shown, not run"
 
-ELSEWHERE = "h200"  # takes the most of all GPUs that were measured
+ELSEWHERE = named("h200")  # takes the most of all GPUs that were measured
 CUDNN = ("cudnn", "cudnn_fp8")
 TE = ("transformer_engine", "transformer_engine_fp8")
 
@@ -498,8 +498,8 @@ def why_not(backend: str, problem: Problem, device: Device) -> str | None:
     """
     for rule in broken(backend, problem, device):
         said = rule.sentence(problem, device)
-        there = why_not(backend, problem, named(ELSEWHERE)) if rule.name == "needs-gpu" else None
-        return f"{said}; an {ELSEWHERE.upper()} would refuse it too: {there}" if there else said
+        there = why_not(backend, problem, ELSEWHERE) if rule.name == "needs-gpu" else None
+        return f"{said}; an H200 would refuse it too: {there}" if there else said
     return None
 
 

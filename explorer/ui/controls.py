@@ -9,7 +9,7 @@ import streamlit as st
 
 from explorer import plain
 from explorer.backends import BACKENDS
-from explorer.problem import AXIS_LETTERS, DTYPES, INPUTS, LARGEST, PRESETS, Problem, divisors
+from explorer.problem import AXIS_LETTERS, DTYPES, INPUTS, LARGEST, PRESETS, Problem, divisors, parse_list
 from explorer.ui import link
 
 CUSTOM = "custom"
@@ -106,6 +106,19 @@ def set_to(problem: Problem | None = None, backends: Sequence[str] | None = None
         state["heads_before"] = problem.heads
     if backends is not None:
         state["backend"] = list(backends)
+
+
+def sizes(text: str, axis: str, *, usual: str, most: int, called: str) -> tuple[tuple[int, ...], str | None]:
+    """A field's list of sizes along an axis; if it can't be had, the usual one and a sentence that says why."""
+    try:
+        found = parse_list(text)
+        if len(found) > most:
+            raise ValueError(f"at most {most} {called} fit here, got {len(found)}")
+        for size in found:
+            Problem.of(**{axis: size})
+    except ValueError as error:
+        return parse_list(usual), str(error)
+    return found, None
 
 
 def held(key: str, low: int, high: int, default: int) -> int:

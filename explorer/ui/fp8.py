@@ -23,10 +23,11 @@ from explorer import (
 )
 from explorer.backends import BACKENDS
 from explorer.charts import MISSING
-from explorer.device import Device, named
+from explorer.device import Device
 from explorer.engine import Call
 from explorer.problem import Problem
 from explorer.record import Record
+from explorer.support.rules import ELSEWHERE
 from explorer.ui import controls, jobs, panels, transformer_engine
 from explorer.ui.jobs import Answer
 
@@ -126,9 +127,7 @@ def table(problem: Problem, device: Device | None, status: Any) -> Answer:
         status.error(answer.error, icon=":material/dangerous:")
     rows, label = list(answer.results), None
     if not any(row["status"] == "ok" for row in rows):
-        if rows:
-            refused = dict.fromkeys(f"{row['label']}: {row['reason']}" for row in rows if row["status"] != "ok")
-            st.caption(":material/block: Nothing ran here. " + plain.markdown("; ".join(refused)) + ".")
+        _nothing_ran({row["label"]: row["reason"] for row in rows})
         kept, kept_label = recorded_table()
         rows, label = (kept, kept_label) if kept else (rows, None)
     if label:
@@ -157,6 +156,12 @@ def table(problem: Problem, device: Device | None, status: Any) -> Answer:
     return answer
 
 
+def _nothing_ran(reasons: dict[str, str]) -> None:
+    if reasons:
+        said = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        st.caption(f":material/block: Nothing ran here. {plain.markdown(said)}.")
+
+
 def doubted(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows, with what is known against cuDNN's FP8 output at their problem: a recorded check, or the rule."""
     kept = _recording("fp8-table")
@@ -168,8 +173,8 @@ def doubted(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             checked = known.get(("cudnn_fp8", problem))
             if checked is not None and checked.status == "disagrees":
                 doubt = f"checked on {checked.where}, wrong: {checked.reason}"
-            elif rules := support.broken("cudnn_fp8", problem, named("h200"), "doubt"):
-                doubt = rules[0].sentence(problem, named("h200"))
+            elif rules := support.broken("cudnn_fp8", problem, ELSEWHERE, "doubt"):
+                doubt = rules[0].sentence(problem, ELSEWHERE)
         found.append({**row, "doubt": doubt})
     return found
 
@@ -222,7 +227,10 @@ def speed(problem: Problem, device: Device | None, status: Any) -> Answer:
     if device is not None:
         for rule in support.broken("cudnn_fp8", base.but(q_len=max(SPEED_LENGTHS)), device, "doubt"):
             st.caption(f":material/warning: {rule.sentence(base, device)} ({rule.sources[0]}).")
-    found, label = _speed_records(answer)
+    mine = [r for r in answer.results if isinstance(r, Record)]
+    if all(r.status == "refused" for r in mine):
+        _nothing_ran({charts.label(r.backend): r.reason or MISSING for r in mine})
+    found, label = _speed_records(mine)
     if label:
         st.caption(f":material/history: Not measured here: {label}; {_shape(found[0].problem)}")
     drawn = casts.points(found)
@@ -252,11 +260,7 @@ def _shape(p: Problem) -> str:
     return f"B={p.batch} N={p.heads} K={p.kv_heads} H={p.head_dim} {p.dtype} {p.mask.name}"
 
 
-def _speed_records(answer: Answer) -> tuple[list[Record], str | None]:
-    mine = [r for r in answer.results if isinstance(r, Record)]
-    if mine and all(r.status == "refused" for r in mine):
-        reasons = dict.fromkeys(f"{charts.label(r.backend)}: {r.reason}" for r in mine)
-        st.caption(":material/block: Nothing ran here. " + plain.markdown("; ".join(reasons)) + ".")
+def _speed_records(mine: list[Record]) -> tuple[list[Record], str | None]:
     if any(r.status == "ok" and r.backend == "cudnn_fp8" for r in mine):
         return mine, None
     kept = _recording("fp8-sweep")

@@ -14,11 +14,11 @@ from explorer.charts import MISSING
 from explorer.device import Device
 from explorer.engine import Call, Loss
 from explorer.matrix import STATES
-from explorer.problem import Problem, parse_list
+from explorer.problem import Problem
 from explorer.prove import Cell, Proofs
 from explorer.record import Record
 from explorer.support import Answer as Verdict
-from explorer.ui import exports, jobs, machine, panels
+from explorer.ui import controls, exports, jobs, machine, panels
 from explorer.ui.jobs import Answer
 
 THIS = "this"
@@ -102,15 +102,8 @@ def _show(gpu: str) -> None:
 
 def _head_dims(text: str) -> tuple[tuple[int, ...], str | None]:
     """The list, or the usual one and a sentence."""
-    try:
-        found = parse_list(text)
-        if len(found) > MOST_DIMS:
-            raise ValueError(f"at most {MOST_DIMS} head_dims fit here, got {len(found)}")
-        for head_dim in found:
-            Problem(head_dim=head_dim)
-    except ValueError as error:
-        return parse_list(DIMS), f"{error}; {DIMS} is shown instead"
-    return found, None
+    found, complaint = controls.sizes(text, "head_dim", usual=DIMS, most=MOST_DIMS, called="head_dims")
+    return found, complaint and f"{complaint}; {DIMS} is shown instead"
 
 
 @st.cache_resource(show_spinner=False)

@@ -334,13 +334,10 @@ def _run(play: Play, index: int, here: Device | None, refusal: str, status: Any)
     found = jobs.find(runs[play.name, index]) if (play.name, index) in runs else None
     if found is not None and found.state in ("cancelled", "replaced"):
         found = None  # the presenter had moved on before it was done
-    if (
-        found is None
-        and not pressed
-        and scene.run == "auto"
-        and (found := _measured_before(play, scene, runs)) is not None
-    ):
-        runs[play.name, index] = found.key
+    if found is None and not pressed and scene.run == "auto":
+        found = _measured_before(play, scene, runs)
+        if found is not None:
+            runs[play.name, index] = found.key
     if not pressed and (found is not None or scene.run == "key"):
         return found
     answer = jobs.ask_many(

@@ -12,9 +12,9 @@ from explorer.backends import BACKENDS
 from explorer.charts import MISSING, Clock
 from explorer.device import Device
 from explorer.engine import Call
-from explorer.problem import Problem, parse_list
+from explorer.problem import Problem
 from explorer.record import Record
-from explorer.ui import exports, jobs, machine, panels
+from explorer.ui import controls, exports, jobs, machine, panels
 from explorer.ui.jobs import Answer
 
 LENGTHS = "128,256,512,1024,2048"
@@ -62,15 +62,9 @@ def lengths() -> tuple[int, ...]:
             help="By commas or start:stop:step; 1k is 1024.",
         )  # fmt: skip
         st.button("To 16k", key="te_long", on_click=_set_lengths, args=(LONG,), icon=":material/expand:")
-    try:
-        found = tuple(parse_list(text))
-        if len(found) > MOST_LENGTHS:
-            raise ValueError(f"at most {MOST_LENGTHS} lengths fit here, got {len(found)}")
-        for each in found:
-            Problem.of(q_len=each)
-    except ValueError as error:
-        st.markdown(f":red[:material/error: {error}; {LENGTHS} is used instead]")
-        return tuple(parse_list(LENGTHS))
+    found, complaint = controls.sizes(text, "q_len", usual=LENGTHS, most=MOST_LENGTHS, called="lengths")
+    if complaint:
+        st.markdown(f":red[:material/error: {complaint}; {LENGTHS} is used instead]")
     return found
 
 

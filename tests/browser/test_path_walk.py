@@ -52,6 +52,22 @@ def test_a_question_with_the_keyboard_alone(server: Any, page: Page) -> None:
     radio.first.focus()
     page.keyboard.press("Space")
     page.locator(".st-key-path_measure button:enabled").wait_for()
+    page.keyboard.press("Tab")
+    assert page.locator(".st-key-path_measure button:focus").count() == 1
+    page.keyboard.press("Enter")
+    scored(page)
+    page.locator(".st-key-path_next button").focus()
+    page.keyboard.press("Enter")
+    page.locator(".st-key-path_choice_auto").wait_for()
+
+
+def test_shortcuts_work_beside_a_focused_radio(server: Any, page: Page) -> None:
+    opened(page, server.url)
+    page.locator(".st-key-path_go_root button").click()
+    radio = page.locator(".st-key-path_choice_root input[type=radio]")
+    radio.first.focus()
+    page.keyboard.press("Space")
+    page.locator(".st-key-path_measure button:enabled").wait_for()
     assert radio.first.evaluate("each => each === document.activeElement")
     page.keyboard.press("Control+Enter")
     scored(page)
@@ -78,8 +94,8 @@ def test_steps_by_key(server: Any, page: Page) -> None:
     opened(page, f"{server.url}/steps?causal=true")
     page.get_by_text("Query 5 sees 6 keys").first.wait_for()
     page.wait_for_selector(READY)
+    page.get_by_role("heading", name="Steps", level=1).click()  # no widget has the focus
     row = page.locator(".st-key-steps_row input[type=range]")
-    row.focus()
     for _ in range(10):  # keys do nothing until the page's listeners are there
         page.keyboard.press("n")
         page.wait_for_timeout(3000)
@@ -90,3 +106,6 @@ def test_steps_by_key(server: Any, page: Page) -> None:
         page.keyboard.press(key)
         page.get_by_text(words).first.wait_for()
         page.wait_for_selector(READY)
+    row.focus()
+    page.keyboard.press("p")
+    page.get_by_text("Query 4 sees 5 keys").first.wait_for()
