@@ -207,7 +207,7 @@ class Local:
         env = {
             each["name"]: self._here(each["value"], role, number) if "value" in each else name
             for each in container.get("env", [])
-        } | {"EXPLORER_OPS_HOST": HOST, **(extra or {})}
+        } | {"EXPLORER_OPS_HOST": HOST, "STREAMLIT_SERVER_FILE_WATCHER_TYPE": "none", **(extra or {})}
         own = [f"--host={HOST}"] if role == "worker" else []  # a pod listens on its own address
         args = [self._here(arg, role, number).replace("$(EXPLORER_WORKER)", name) for arg in container["args"]] + own
         process = Process(name=name, command=[*_program(args[0]), *args[1:]], env=env, log=self.folder / f"{name}.log")

@@ -30,10 +30,11 @@ from explorer import metrics  # noqa: E402  the package lies beside deploy/
 from explorer.access import HEALTH, Access, Gate  # noqa: E402
 
 if TYPE_CHECKING:
-    from explorer.engine import Engine
+    from explorer.ui.jobs import Desk
 
 GRACE_S = float(os.environ.get("EXPLORER_GRACE_S", "125"))
-TOLD_S = 3.0  # the pages look at their jobs about once a second
+TOLD_S = 15.0  # the most that pages have to draw what became of their jobs
+SENT_S = 1.0  # and what is drawn, to leave
 
 log = logging.getLogger("explorer.serve")
 access = Access.of()
@@ -61,16 +62,19 @@ def announce() -> None:
         log.warning("EXPLORER_ACCESS=open: whoever reaches this port may use it")
 
 
-def stop_gracefully(engine: Engine) -> None:
+def stop_gracefully(desk: Desk) -> None:
     """At SIGTERM: waiting jobs are told, the running point ends, its page gets it; only then does the server stop."""
     servers_own = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     is_asked = False
 
     def drain() -> None:
+        engine = desk.engine
         stats = engine.stats()
         log.info("stopping", extra={"fields": {"waiting": stats.waiting, "running": stats.running}})
         engine.close(grace_s=GRACE_S)
-        time.sleep(TOLD_S)
+        if not desk.wait_told(TOLD_S):
+            log.warning("stopping before every page has drawn what became of its job")
+        time.sleep(SENT_S)
         os.kill(os.getpid(), signal.SIGTERM)
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -91,13 +95,13 @@ async def lifespan(_app: Any) -> AsyncIterator[None]:
     from explorer.ui import jobs
 
     metrics.structured_logs()
-    engine = jobs.engine()  # now, not at the first visit: /ready must not wait for a visitor
+    engine = jobs.desk().engine  # now, not at the first visit: /ready must not wait for a visitor
     operations = None
     if port := os.environ.get("EXPLORER_OPS_PORT"):
         operations = metrics.Operations(
             engine, port=int(port), alive=answers, host=os.environ.get("EXPLORER_OPS_HOST", "")
         )
-    stop_gracefully(engine)
+    stop_gracefully(jobs.desk())
     announce()
     yield
     engine.close()

@@ -366,6 +366,37 @@ def test_an_older_question_is_cancelled_not_computed() -> None:
     assert {found.problem.q_len for found in results(test).values()} == {16}
 
 
+def test_a_page_is_told_only_when_it_has_drawn_its_job_s_end() -> None:
+    """What a server that stops waits for."""
+    test = opened("live.py", q_len="1536", heads="8", batch="1", dtype="float32", backend=["naive", "xla"], seed="5")
+    if not said(test, "by itself"):
+        test.button(key="live_run").click().run()
+    me = test.session_state["visitor"]
+    assert me in jobs.desk().watching
+    job = jobs.engine().jobs(me)[-1]
+    job.cancel()
+    assert job.wait(WAIT_S)
+    assert me in jobs.desk().watching
+    test.run()
+    assert me not in jobs.desk().watching
+
+
+def test_a_page_that_looks_no_longer_is_not_waited_for() -> None:
+    desk = jobs.Desk(engine=jobs.engine())
+    assert desk.wait_told(0)
+    before = time.monotonic()
+    desk.looks("a")
+    assert not desk.wait_told(0)
+    desk.drawn("a", before)  # it looked in that run: its job was not over
+    assert not desk.wait_told(0)
+    desk.drawn("a", time.monotonic())
+    assert desk.wait_told(0)
+    desk.watching["b"] = time.monotonic() - jobs.ASLEEP_S
+    assert desk.wait_told(0)
+    desk.looks("c")
+    assert set(desk.watching) == {"c"}
+
+
 def test_what_is_refused_here_stays_refused_when_the_worker_dies() -> None:
     call = Call(measure.run, {"problem": Problem(), "specs": ["naive", "cudnn", "xla"]})
     lost = Loss(call=call, state="failed", error="the worker died", error_type="", item=None, results=())

@@ -29,15 +29,17 @@ from explorer.record import Record
 KEPT = 100  # answers, of all visitors together
 SETTLE_S = 1.0  # so long a page waits itself; what takes longer is watched by a fragment
 LOOK_S = 0.05
+ASLEEP_S = 10.0  # a page that has not looked for so long is closed, or in a browser that sleeps
 
 
 @dataclass(kw_only=True)
 class Desk:
-    """What all sessions share: the queue, and the last answers by what was asked."""
+    """What all sessions share: the queue, the last answers by what was asked, and which pages still wait for one."""
 
     engine: Engine
     answers: OrderedDict[str, Job] = field(default_factory=OrderedDict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    watching: dict[str, float] = field(default_factory=dict)  # visitor: when the page last looked at its job
 
     def find(self, key: str) -> Job | None:
         with self.lock:
@@ -56,6 +58,30 @@ class Desk:
         with self.lock:
             if self.answers.get(key) is job:
                 del self.answers[key]
+
+    def looks(self, visitor: str) -> None:
+        """A page looks at a job that is not over; it has not drawn its end before `drawn` says so."""
+        now = time.monotonic()
+        with self.lock:
+            self.watching = {who: at for who, at in self.watching.items() if now - at < ASLEEP_S} | {visitor: now}
+
+    def drawn(self, visitor: str, since: float) -> None:
+        """A page was drawn whole, from the given moment on; had it still to wait, it has looked since then."""
+        with self.lock:
+            if self.watching.get(visitor, since) < since:
+                del self.watching[visitor]
+
+    def wait_told(self, most_s: float | int) -> bool:
+        """Whether every page that waited for a job has drawn its end, at the latest after so many seconds."""
+        until = time.monotonic() + most_s
+        while True:
+            now = time.monotonic()
+            with self.lock:
+                if not any(now - at < ASLEEP_S for at in self.watching.values()):
+                    return True
+            if now > until:
+                return False
+            time.sleep(LOOK_S)
 
 
 @st.cache_resource(show_spinner=False)

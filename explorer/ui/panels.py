@@ -56,6 +56,7 @@ def watch(*answers: Answer, into: Any = None) -> None:
 
 @st.fragment(run_every=WATCH_S)
 def _watch(pending: list[tuple[Any, int]]) -> None:
+    jobs.desk().looks(jobs.visitor())
     if any(job.is_over or len(job.results) > count for job, count in pending):
         st.rerun(scope="app")
     job = pending[0][0]

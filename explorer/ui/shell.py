@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 from streamlit.delta_generator_singletons import context_dg_stack, get_default_dg_stack_value
+from streamlit.runtime.scriptrunner import StopException
 
 from explorer import plain, scenes
-from explorer.ui import controls, keys, link, progress
+from explorer.ui import controls, jobs, keys, link, progress
 
 if TYPE_CHECKING:
     from streamlit.navigation.page import Page as StreamlitPage
@@ -83,12 +85,17 @@ def run() -> None:
     asked = _asked()
     place = st.empty()
     _complain(place, controls.notices())  # before the page, which may stop the run: after that nothing is drawn
+    began = time.monotonic()
     _running.inside = True
     try:
         page.run()
+    except StopException:  # a page that ends early is drawn whole too; one that begins anew is not
+        jobs.desk().drawn(jobs.visitor(), began)
+        raise
     finally:
         _running.inside = False
         _refused(page, asked, place)
+    jobs.desk().drawn(jobs.visitor(), began)
 
 
 def _asked() -> dict[str, list[str]]:

@@ -486,6 +486,7 @@ def _watch(job: Any, count: int = 0, late_at: float | None = None, trouble: str 
         if jobs.device() is not None:
             st.rerun(scope="app")
         return
+    jobs.desk().looks(jobs.visitor())
     is_late = late_at is not None and time.time() >= late_at
     if job.is_over or is_late or len(job.results) > count or (job.error or "") != trouble:
         st.rerun(scope="app")

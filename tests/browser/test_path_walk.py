@@ -96,11 +96,13 @@ def test_steps_by_key(server: Any, page: Page) -> None:
     page.wait_for_selector(READY)
     page.get_by_role("heading", name="Steps", level=1).click()  # no widget has the focus
     row = page.locator(".st-key-steps_row input[type=range]")
-    for _ in range(10):  # keys do nothing until the page's listeners are there
+    for _ in range(30):  # keys do nothing until the page's listeners are there; one that does takes READY away at once
         page.keyboard.press("n")
-        page.wait_for_timeout(3000)
+        page.wait_for_timeout(500)
+        page.wait_for_selector(READY)
         if row.get_attribute("aria-valuetext") != "5":
             break
+    assert row.get_attribute("aria-valuetext") == "6"
     # One at a time: of two presses of a button before its run has begun, Streamlit keeps one
     for key, words in (("n", "Query 7 sees 8 keys"), ("p", "Query 6 sees 7 keys"), ("p", "Query 5 sees 6 keys")):
         page.keyboard.press(key)

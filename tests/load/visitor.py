@@ -91,7 +91,7 @@ class Visitor:
 
     def __init__(self, number: int, url: str, pass_: str, problem: Problem) -> None:
         self.number, self.url, self.pass_, self.problem = number, url, pass_, problem
-        self._heard, self._last = 0.0, "nothing"
+        self._heard, self._last, self._is_closed = 0.0, "nothing", False
         self._drawn = Drawn()
         self._changed = asyncio.Event()
         self._seed_widget: str | None = None
@@ -150,14 +150,20 @@ class Visitor:
         return Visit(visitor=self.number, seed=seed, asked=asked, seconds=time.time() - asked, outcome=outcome, why=why)
 
     async def read(self, pattern: str, patience_s: float) -> str:
-        """Wait until the page says something; the line in which it did."""
-        async with asyncio.timeout(patience_s):
-            while True:
-                for text in self._drawn.texts:
-                    if re.search(pattern, text):
-                        return text
-                self._changed.clear()
-                await self._changed.wait()
+        """Wait until the page says something; the line in which it did. Fails when it can't say it any more."""
+        try:
+            async with asyncio.timeout(patience_s):
+                while True:
+                    for text in self._drawn.texts:
+                        if re.search(pattern, text):
+                            return text
+                    assert not self._is_closed, (
+                        f"closed before it said {pattern!r}: {self._state()}, {self._drawn.texts}"
+                    )
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise AssertionError(f"did not say {pattern!r}: {self._state()}, {self._drawn.texts}") from None
 
     async def move(self, seed: int) -> None:
         """As when a slider is moved on before its answer came."""
@@ -197,17 +203,24 @@ class Visitor:
 
     async def _read(self) -> None:
         assert self._ws is not None
-        async for raw in self._ws:
-            self._heard = time.time()
-            message = ForwardMsg()
-            message.ParseFromString(raw if isinstance(raw, bytes) else raw.encode())
-            if message.WhichOneof("type") == "ref_hash":
-                message = self._cached.get(message.ref_hash, message)
-            elif message.metadata.cacheable:
-                self._cached[message.hash] = message
-            self._take(message)
+        try:
+            async for raw in self._ws:
+                self._heard = time.time()
+                message = ForwardMsg()
+                message.ParseFromString(raw if isinstance(raw, bytes) else raw.encode())
+                if message.WhichOneof("type") == "ref_hash":
+                    message = self._cached.get(message.ref_hash, message)
+                elif message.metadata.cacheable:
+                    self._cached[message.hash] = message
+                self._take(message)
+                self._changed.set()
+            self._last = f"closed: {self._ws.close_code} {self._ws.close_reason}"
+        except Exception as error:  # a connection that broke, or a message that could not be read
+            self._last = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            self._is_closed = True
             self._changed.set()
-        self._last = f"closed: {self._ws.close_code} {self._ws.close_reason}"
 
     def _take(self, message: ForwardMsg) -> None:
         kind = message.WhichOneof("type")
