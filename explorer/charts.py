@@ -233,9 +233,12 @@ def bars(rows: Sequence[Row], clock: Clock = "wall_ms") -> alt.LayerChart:
             alt.Tooltip("samples:Q", title="samples"),
         ],
     )
-    room = 1.15 * max((max(row["ms"], row["p90"]) for row in kept), default=1.0)  # for the figure at a bar's end
+    longest = max((max(row["ms"], row["p90"]) for row in kept), default=1.0)
     x = alt.X(
-        "ms:Q", title=f"ms a call, {CLOCKS[clock]} (shorter is better)", scale=alt.Scale(domain=[0, room], zero=True)
+        "ms:Q",
+        title=f"ms a call, {CLOCKS[clock]} (shorter is better)",
+        axis=alt.Axis(tickCount=6),
+        scale=alt.Scale(domain=[0, longest], zero=True, nice=False),
     )
     bar = base.mark_bar(height={"band": 0.55}, cornerRadiusEnd=2).encode(x=x, color=backend_colour(kept, legend=False))
     whisker = base.mark_rule(strokeWidth=1.5).encode(
@@ -246,7 +249,10 @@ def bars(rows: Sequence[Row], clock: Clock = "wall_ms") -> alt.LayerChart:
     )
     figure = figure.transform_calculate(end="max(datum.ms, datum.p90)")
     # A chart as wide as the page counts its axis in its height: about 60 px
-    return alt.LayerChart(layer=[bar, whisker, figure]).properties(height=40 * len(kept) + 60)
+    return alt.LayerChart(layer=[bar, whisker, figure]).properties(
+        height=40 * len(kept) + 60,
+        padding={"left": 5, "top": 5, "right": 72, "bottom": 5},  # for the last bar's figure
+    )
 
 
 @kept

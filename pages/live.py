@@ -39,14 +39,16 @@ if answer.results or not before:
     with comparison:
         baseline, clock = live.compared(backends, records)
     with result:
-        live.grid(backends, records, baseline, clock)
+        live.grid(backends, records, baseline, clock, is_asked=answer.job is not None)
         live.bars(records, clock)
         if answer.is_over:
             second = live.outputs(problem, records, status)
             with st.container(horizontal=True):
                 share.popover(records)
                 exports.popover(records, "live-run", drawing=live.drawing(records, clock))
-            st.session_state["live_shown"] = live.Shown(problem=problem, names=backends, records=records)
+            st.session_state["live_shown"] = live.Shown(
+                problem=problem, names=backends, records=records, baseline=baseline, clock=clock
+            )
 else:
     with result:
         live.earlier(before, answer)

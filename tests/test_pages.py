@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import re
 import shutil
@@ -25,7 +26,7 @@ from explorer.job import Call, Loss
 from explorer.problem import PRESETS, Problem
 from explorer.record import Record, Samples, Timing
 from explorer.then import Then
-from explorer.ui import controls, jobs, shell
+from explorer.ui import controls, jobs, panels, shell
 from explorer.ui import live as live_page
 
 pytestmark = pytest.mark.usefixtures("app_engine")
@@ -296,6 +297,8 @@ def test_a_long_run_waits_for_the_button() -> None:
     test = opened("live.py", batch="1", q_len="8192", backend=["naive"])
     assert said(test, r"about [0-9.]+ s predicted on .*; more than 5 s, so only on request")
     assert len([job for job in jobs.engine().jobs()[before:] if job.label == "live run"]) == 0
+    assert said(test, "not run yet")
+    assert not said(test, "hourglass")
 
 
 @pytest.mark.parametrize("page", ["live.py", "heads.py", "steps.py", "start.py"])
@@ -329,7 +332,50 @@ def test_the_chosen_baseline_is_compared_with() -> None:
     test.selectbox(key="live_baseline").set_value("xla").run()
     deltas = [metric.delta for metric in test.metric]
     assert deltas[1] == "baseline"
-    assert re.fullmatch(r"\d+\.\d\d × (faster|slower) than SDPA XLA", deltas[0])
+    assert re.fullmatch(r"\d+\.\d\d × (faster|slower) than SDPA XLA|\d+\.\d\d × as fast as SDPA XLA: .*", deltas[0])
+
+
+def timed(backend: str, *values: float) -> Record:
+    made = measure.blank(Problem(), backend, "failed", "until it has a time")
+    timing = Timing(lower_ms=0, compile_ms=0, cache_hit=False, first_call_ms=1, wall_ms=Samples(values))
+    return dataclasses.replace(made, status="ok", reason=None, timing=timing)
+
+
+@pytest.mark.parametrize(
+    ("ours", "said_of", "arrow"),
+    [
+        ([2.0] * 9, "2.00 × faster than Naive JAX", "up"),
+        ([8.0] * 9, "2.00 × slower than Naive JAX", "down"),
+        ([3.9, 4.1] * 9, "1.00 × as fast as Naive JAX: too close to call", "off"),
+        ([1.0, 3.5, 9.0, 3.0, 8.0], "1.14 × as fast as Naive JAX: too close to call", "off"),
+        ([2.0], "2.00 × as fast as Naive JAX, by 1 call only", "off"),
+    ],
+)
+def test_faster_is_said_only_beyond_the_noise(ours: list[float], said_of: str, arrow: str) -> None:
+    baseline = timed("naive", *([4.0] * 9))
+    assert panels.speed_line(timed("xla", *ours), baseline, "wall_ms") == (said_of, arrow)
+
+
+def test_one_call_has_no_spread() -> None:
+    alone = timed("xla", 2.0)
+    assert panels.time_lines(alone)[0] == "p10 – p90: — (one call)"
+    assert alone.timing is not None
+    assert panels.median_of(alone.timing.wall_ms) == "one call"
+
+
+def test_the_last_result_keeps_its_baseline() -> None:
+    test = live(batch="1", q_len="16", backend=["naive", "xla"], live_baseline="xla")
+    test.sidebar.select_slider(key="q_len").set_value(8192).run()
+    assert said(test, "Last result")
+    compared = [metric.delta for metric in test.metric]
+    assert compared[1] == "baseline"
+    assert "SDPA XLA" in compared[0]
+
+
+def test_exact_sizes_of_a_link_are_there_at_once() -> None:
+    test = quiet(exact="true", head_dim="37", heads="4")
+    assert test.sidebar.number_input(key="head_dim_exact").value == 37
+    assert test.sidebar.toggle(key="exact").value
 
 
 def test_ten_quick_moves_run_one_at_a_time_and_end_at_the_last() -> None:

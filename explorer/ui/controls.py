@@ -184,7 +184,7 @@ def _size(size: Size, *, disabled: bool = False, bound: bool = True) -> int:
         help=f"{size.help} `{name}`",
     )  # fmt: skip
     exact = st.empty()  # a place of its own, as for every notice: see tests/test_places.py
-    if st.session_state.get("exact", False) and not disabled:
+    if _is_exact() and not disabled:
         st.session_state[f"{name}_exact"] = value
         exact.number_input(
             f"{name}, exact", 1, LARGEST, key=f"{name}_exact", label_visibility="collapsed", on_change=_exact_given,
@@ -192,6 +192,11 @@ def _size(size: Size, *, disabled: bool = False, bound: bool = True) -> int:
         )  # fmt: skip
     _notice(name)
     return value
+
+
+def _is_exact() -> bool:
+    """Its switch stands below; on a session's first run it is filled from the link only when it is drawn."""
+    return st.session_state.get("exact", st.query_params.get("exact") == "true")
 
 
 def _exact_given(name: str) -> None:

@@ -110,7 +110,13 @@ def compared(names: Sequence[str], records: Sequence[Record]) -> tuple[str, char
 
 
 def grid(
-    names: Sequence[str], records: Sequence[Record], baseline: str | None, on: charts.Clock, key: str = ""
+    names: Sequence[str],
+    records: Sequence[Record],
+    baseline: str | None,
+    on: charts.Clock,
+    *,
+    is_asked: bool = True,
+    key: str = "",
 ) -> None:
     """A card for each backend that ran or will run; below, those that can't, with their sentences."""
     by_name = {found.backend: found for found in records}
@@ -122,24 +128,26 @@ def grid(
                 if name in by_name:
                     panels.card(by_name[name], baseline=by_name.get(baseline or ""), clock=on, key=key)
                 else:
-                    panels.waiting_card(name)
+                    panels.waiting_card(name, is_asked=is_asked)
     panels.refusals(refused)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """A whole result and the controls it belongs to."""
+    """A whole result, the controls it belongs to, and what it was compared with."""
 
     problem: Problem
     names: tuple[str, ...]
     records: tuple[Record, ...]
+    baseline: str
+    clock: charts.Clock
 
 
 def earlier(shown: Shown, answer: Answer) -> None:
     """The last result, greyed, with the problem it belongs to, until there is one for the controls as they are."""
     panels.stale_note(shown.problem, answer)
     with panels.stale("live"):
-        grid(shown.names, shown.records, None, "wall_ms", key="-stale")
+        grid(shown.names, shown.records, shown.baseline, shown.clock, key="-stale")
 
 
 def bars(records: Sequence[Record], on: charts.Clock) -> None:
@@ -202,7 +210,7 @@ def _pictures(problem: Problem, one: str, other: str, first: np.ndarray, second:
             panels.chart(drawing, say=charts.say_heatmap(off, what=title, **words))
     rows, columns = first.shape
     crop = "" if first.shape == (problem.q_len, problem.head_dim) else f" of {problem.q_len} × {problem.head_dim}"
-    compared = "" if one == other else f"; {charts.say_difference(off)}"
+    compared = "" if one == other or not off.any() else f"; {charts.say_difference(off)}"
     st.caption(f"{rows} × {columns}{crop} elements of one head{compared}")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import streamlit as st
 
-from explorer import charts, cost, memory, record
+from explorer import charts, cost, headline, memory, record
 from explorer.charts import MISSING
 from explorer.problem import Problem
 from explorer.record import Record, Samples
@@ -17,6 +17,7 @@ from explorer.ui import jobs
 from explorer.ui.jobs import Answer
 
 WATCH_S = 0.4
+FEWEST = 3  # calls on either side; with fewer a difference is not called
 STATUS = {  # status: (colour, icon, how it is said)
     "ok": ("green", "check_circle", "ok"),
     "refused": ("gray", "block", "can't run"),
@@ -117,11 +118,15 @@ def card(found: Record, *, baseline: Record | None = None, clock: charts.Clock =
         evidence(found, key=f"{found.backend}{key}")
 
 
-def waiting_card(backend: str) -> None:
+def waiting_card(backend: str, *, is_asked: bool) -> None:
     """The place of a record that is not there yet."""
     with st.container(border=True, height="stretch"):
-        _head(backend, ":gray-badge[:material/hourglass_empty: waiting]")
-        st.skeleton(height=190)
+        if is_asked:
+            _head(backend, ":gray-badge[:material/hourglass_empty: waiting]")
+            st.skeleton(height=190)
+        else:
+            _head(backend, ":gray-badge[not run yet]")
+            st.caption("Press Run above, and its time and error appear here.")
 
 
 def _head(backend: str, said: str) -> None:
@@ -135,7 +140,7 @@ def _median(found: Record, baseline: Record | None, clock: charts.Clock) -> None
     assert timing is not None
     compared, direction = speed_line(found, baseline, clock)
     st.metric(
-        f"Wall clock, median of {len(timing.wall_ms.values)} calls",
+        f"Wall clock, {median_of(timing.wall_ms)}",
         charts.ms(timing.wall_ms.median),
         delta=compared,
         delta_color={"up": "green", "down": "orange"}.get(direction, "off"),  # pyright: ignore[reportArgumentType]
@@ -155,6 +160,11 @@ def speed_line(found: Record, baseline: Record | None, clock: charts.Clock) -> t
     name, ratio = charts.label(baseline.backend), speed_up(found, baseline, clock)
     if ratio is None:
         return f"{MISSING} {name} has no time", "off"
+    ours, theirs = (getattr(each.timing, clock) for each in (found, baseline))
+    if (fewest := min(len(ours.values), len(theirs.values))) < FEWEST:
+        return f"{ratio:.2f} × as fast as {name}, by {calls(fewest)} only", "off"
+    if headline.is_close(ours, theirs):
+        return f"{ratio:.2f} × as fast as {name}: too close to call", "off"
     if ratio >= 1:
         return f"{ratio:.2f} × faster than {name}", "up"
     return f"{1 / ratio:.2f} × slower than {name}", "down"
@@ -171,10 +181,19 @@ def time_lines(found: Record) -> list[str]:
         on_device = f"**{charts.ms(timing.device_ms.median)}** ({spread(timing.device_ms)})"
     built = "kept from before" if timing.cache_hit else "read from disk" if timing.disk_hit else "for this run"
     return [
-        f"p10 – p90: {spread(timing.wall_ms)}",
+        f"p10 – p90: {spread(timing.wall_ms) if len(timing.wall_ms.values) > 1 else f'{MISSING} (one call)'}",
         f"Device clock: {on_device}",
         f"Compile: {charts.ms(timing.compile_ms)}, {built} · first call: {charts.ms(timing.first_call_ms)}",
     ]
+
+
+def calls(count: int) -> str:
+    return f"{count} call{'' if count == 1 else 's'}"
+
+
+def median_of(samples: Samples) -> str:
+    count = len(samples.values)
+    return "one call" if count == 1 else f"median of {calls(count)}"
 
 
 def spread(samples: Samples) -> str:
