@@ -160,14 +160,21 @@ def speed_line(found: Record, baseline: Record | None, clock: charts.Clock) -> t
     name, ratio = charts.label(baseline.backend), speed_up(found, baseline, clock)
     if ratio is None:
         return f"{MISSING} {name} has no time", "off"
+    if baseline.backend == _chose(found) or found.backend == _chose(baseline):
+        return f"{ratio:.2f} × · the same program", "off"
     ours, theirs = (getattr(each.timing, clock) for each in (found, baseline))
     if (fewest := min(len(ours.values), len(theirs.values))) < FEWEST:
-        return f"{ratio:.2f} × as fast as {name}, by {calls(fewest)} only", "off"
+        return f"{ratio:.2f} × · by {calls(fewest)} only", "off"
     if headline.is_close(ours, theirs):
-        return f"{ratio:.2f} × as fast as {name}: too close to call", "off"
+        return f"{ratio:.2f} × · too close to call", "off"
     if ratio >= 1:
         return f"{ratio:.2f} × faster than {name}", "up"
     return f"{1 / ratio:.2f} × slower than {name}", "down"
+
+
+def _chose(found: Record) -> str | None:
+    """The implementation that JAX chose, where that was left to it."""
+    return (found.evidence or {}).get("chose")
 
 
 def time_lines(found: Record) -> list[str]:
