@@ -95,13 +95,13 @@ async def lifespan(_app: Any) -> AsyncIterator[None]:
     from explorer.ui import jobs
 
     metrics.structured_logs()
-    engine = jobs.desk().engine  # now, not at the first visit: /ready must not wait for a visitor
-    operations = None
+    desk = jobs.desk()  # now, not at the first visit: /ready must not wait for a visitor
+    engine, operations = desk.engine, None
     if port := os.environ.get("EXPLORER_OPS_PORT"):
         operations = metrics.Operations(
             engine, port=int(port), alive=answers, host=os.environ.get("EXPLORER_OPS_HOST", "")
         )
-    stop_gracefully(jobs.desk())
+    stop_gracefully(desk)
     announce()
     yield
     engine.close()

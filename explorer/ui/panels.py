@@ -152,17 +152,18 @@ def _median(found: Record, baseline: Record | None, clock: charts.Clock) -> None
 
 
 def speed_line(found: Record, baseline: Record | None, clock: charts.Clock) -> tuple[str, str]:
-    """The speed against the baseline in words, and where its arrow points."""
+    """The speed against the baseline on the same clock, in words, and where its arrow points."""
     if baseline is found:
         return "baseline", "off"
     if baseline is None:
         return f"{MISSING} no baseline", "off"
-    name, ratio = charts.label(baseline.backend), speed_up(found, baseline, clock)
-    if ratio is None:
+    name = charts.label(baseline.backend)
+    ours, theirs = (getattr(each.timing, clock, None) for each in (found, baseline))
+    if ours is None or theirs is None:
         return f"{MISSING} {name} has no time", "off"
+    ratio = theirs.median / ours.median
     if baseline.backend == _chose(found) or found.backend == _chose(baseline):
         return f"{ratio:.2f} × · the same program", "off"
-    ours, theirs = (getattr(each.timing, clock) for each in (found, baseline))
     if (fewest := min(len(ours.values), len(theirs.values))) < FEWEST:
         return f"{ratio:.2f} × · by {calls(fewest)} only", "off"
     if headline.is_close(ours, theirs):
@@ -205,12 +206,6 @@ def median_of(samples: Samples) -> str:
 
 def spread(samples: Samples) -> str:
     return f"{charts.ms(samples.p10)} – {charts.ms(samples.p90)}"
-
-
-def speed_up(found: Record, baseline: Record | None, clock: charts.Clock) -> float | None:
-    """How many times the baseline's speed, on the same clock; None where either has no time."""
-    ours, theirs = (getattr(each.timing, clock, None) if each else None for each in (found, baseline))
-    return None if ours is None or theirs is None else theirs.median / ours.median
 
 
 def accuracy_lines(found: Record) -> list[str]:
