@@ -162,8 +162,13 @@ SETS: dict[str, Set] = {
     ),
     "decode": Set(
         label="A decode step against K",
-        about="one query, B=8 S=4096 N=32 H=128 bfloat16, K = 1 … 32: what sharing heads saves in time",
-        points=tuple(sweep.points(DECODE, ["naive", "xla", "cudnn"], axis="kv_heads", values=(1, 2, 4, 8, 16, 32))),
+        about="one query, B=8 S=4096 N=32 H=128 bfloat16, K = 1 … 32: what sharing heads saves in time; without naive "
+        "at K=1, which XLA was still compiling after 125 s (H200, JAX 0.11.2)",
+        points=tuple(
+            point
+            for point in sweep.points(DECODE, ["naive", "xla", "cudnn"], axis="kv_heads", values=(1, 2, 4, 8, 16, 32))
+            if not (point.backend == "naive" and point.problem.kv_heads == 1)
+        ),
         page="heads",
         axis="kv_heads",
     ),
