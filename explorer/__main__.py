@@ -6,7 +6,10 @@ import argparse
 import importlib.util
 import os
 import sys
+import threading
 from typing import NoReturn
+
+from explorer import sweep, worker
 
 COMMANDS = {  # name -> module; only the chosen one is imported, so that support answers without JAX
     "doctor": "explorer.cli.doctor",
@@ -46,12 +49,15 @@ def main(argv: list[str] | None = None) -> int:
     parser = Parser(prog=f"python -m explorer {name}", description=command.HELP, allow_abbrev=False)
     command.add_arguments(parser)
     args = parser.parse_args(argv[1:])
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    worker.set_environment()  # also the cache on disk: what one command compiled, the next one finds
     try:
         return command.main(args)
     except ValueError as error:
         print(f"python -m explorer {name}: {error}", file=sys.stderr)
         return 2
+    except sweep.NotCompiled as error:
+        print(f"python -m explorer {name}: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -60,5 +66,14 @@ def main(argv: list[str] | None = None) -> int:
         return 0
 
 
+def leave(code: int) -> NoReturn:
+    """Exit; at once where a compiler is still at work: it can't be stopped, and Python would wait for its thread."""
+    if any(thread.name.startswith(sweep.COMPILING) for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -104,9 +104,11 @@ def prove(
     path: str | os.PathLike[str] | None = None,
     report: measure.Report = measure.silent,
     cancelled: Callable[[], bool] = measure.never,
+    limit_s: float | None = None,
 ) -> Iterator[Record]:
     """A Record for each cell, in order. With a path each is appended at once, and what stands there already (same GPU,
-    same versions) is read instead of run; a cell that timed out or was cancelled is run again."""
+    same versions) is read instead of run; a cell that timed out or was cancelled is run again.
+    limit_s: as of sweep.compile_ahead."""
     here = device.here()
     known = _known_here(path, here) if path is not None else {}
     done = 0
@@ -114,7 +116,8 @@ def prove(
         batch = cells[start : start + AHEAD]
         todo = [cell for cell in batch if key(*cell) not in known]
         report(done, len(cells), f"compiling {len(todo)} of {len(cells)} cells")
-        sweep.compile_ahead([sweep.Point(problem=p, backend=n) for n, p in todo], cancelled=cancelled)
+        points = [sweep.Point(problem=p, backend=n) for n, p in todo]
+        sweep.compile_ahead(points, cancelled=cancelled, limit_s=limit_s)
         for name, problem in batch:
             if cancelled():
                 return

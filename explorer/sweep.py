@@ -17,6 +17,8 @@ from explorer.record import Record
 AXES = SIZES
 FOLLOWERS = {"q_len": "kv_len", "heads": "kv_heads"}  # axis -> what follows it unless it was given
 MOST_THREADS = 16
+COMPILING = "compile"  # the threads' name
+COMPILE_LIMIT_S = 300.0  # for commands; the longest program so far took 29 s, beside 15 others
 BEAT_S = 0.5  # a progress report comes at least this often while programs compile
 LAB_VARIANTS = ("naive:float32", "xla:float32", "xla:bfloat16", "cudnn:bfloat16")
 LAB_LENGTHS = (64, 128, 256, 512, 1024)
@@ -83,29 +85,52 @@ def axis_of(records: Iterable[Record]) -> str:
     return max(seen, key=lambda name: len(seen[name]))  # the first of equals, so q_len before batch and kv_len
 
 
+class NotCompiled(RuntimeError):
+    """A compiler was still at work when its time was over. It can't be stopped: the process has to end."""
+
+
 def compile_ahead(
     points: Sequence[Point],
     *,
     report: Callable[[int, int, str], None] = measure.silent,
     cancelled: Callable[[], bool] = measure.never,
+    limit_s: float | None = None,
 ) -> None:
     """Compile every point's program in parallel threads; nothing is timed meanwhile.
 
-    What can't be compiled is left to the point itself, which then says why.
+    What can't be compiled is left to the point itself, which then says why. limit_s: raises NotCompiled once no program
+    has been finished for so long; a worker needs none, as its turns have a limit and it is ended with them.
     """
     here = device.here()
-    started = time.perf_counter()
+    started = last = time.perf_counter()
     threads = max(2, min(MOST_THREADS, os.cpu_count() or 2))
-    with ThreadPoolExecutor(threads, thread_name_prefix="compile") as pool:
-        left: set[Future[None]] = {pool.submit(_compile_quietly, point, here) for point in points}
-        total = len(left)
+    pool = ThreadPoolExecutor(threads, thread_name_prefix=COMPILING)
+    begun: dict[Point, float] = {}
+
+    def one(point: Point) -> None:
+        begun[point] = time.perf_counter()
+        _compile_quietly(point, here)
+        begun.pop(point, None)
+
+    left: set[Future[None]] = {pool.submit(one, point) for point in points}
+    total, is_stuck = len(left), True
+    try:
         while left:
-            _, left = wait(left, timeout=BEAT_S, return_when=FIRST_COMPLETED)
-            spent_s = time.perf_counter() - started
-            report(total - len(left), total, f"compiled {total - len(left)} of {total} programs, {spent_s:.1f} s")
+            done, left = wait(left, timeout=BEAT_S, return_when=FIRST_COMPLETED)
+            now = time.perf_counter()
+            last = now if done else last
+            report(total - len(left), total, f"compiled {total - len(left)} of {total} programs, {now - started:.1f} s")
             if cancelled():
-                pool.shutdown(wait=False, cancel_futures=True)
-                return
+                break
+            if limit_s is not None and now - last > limit_s:
+                stuck = " and ".join(f"{point.backend} {point.problem}" for point in list(begun))
+                raise NotCompiled(
+                    f"no program was finished for {limit_s:g} s; the compiler is still at {stuck}: leave it out. What "
+                    "was compiled is kept on disk and is there at once the next time"
+                )
+        is_stuck = False
+    finally:
+        pool.shutdown(wait=not is_stuck, cancel_futures=True)
 
 
 def _compile_quietly(point: Point, here: device.Device) -> None:
@@ -144,8 +169,9 @@ def run(
     report: Callable[[int, int, str], None] = measure.silent,
     cancelled: Callable[[], bool] = measure.never,
 ) -> Iterator[Record]:
-    """All points in this process, as each is done: what the command line runs. Stops early when cancelled."""
-    compile_ahead(points, report=report, cancelled=cancelled)
+    """All points in this process, as each is done: what the command line runs. Stops early when cancelled; raises
+    NotCompiled."""
+    compile_ahead(points, report=report, cancelled=cancelled, limit_s=COMPILE_LIMIT_S)
     for done, point in enumerate(points):
         if cancelled():
             return

@@ -131,6 +131,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByFile(config, log)
 
 
+@pytest.fixture(autouse=True)
+def same_environment() -> Iterator[None]:
+    """A command run in this process sets what JAX is to find in the environment; the next test starts without."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():  # never all at once: another thread may be starting a process
+        del os.environ[name]
+    os.environ.update(before)
+
+
 @pytest.fixture(scope="module")
 def app_engine() -> Iterator[None]:
     """The queue of pages under AppTest ends with the module and is forgotten: the next module's pages start another."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from explorer import __main__
 
 
-def explorer(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "explorer", *words], capture_output=True, text=True, timeout=100)
+def explorer(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "explorer", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=os.environ | environment)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +51,16 @@ def test_a_wrong_request_is_one_line_on_stderr_and_exit_2(
     assert out == ""
     assert sentence in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("first", ["run", "support"])
+def test_what_one_command_compiled_the_next_finds_on_disk(first: str, tmp_path: Path) -> None:
+    shape = ("--head-dim", "16", "--backend", "naive", "--dtype", "bfloat16", "--json")
+    here = {"EXPLORER_CACHE_DIR": str(tmp_path)}
+    once = explorer(first, *shape, *(["--prove"] if first == "support" else []), **here)
+    assert once.returncode == 0, once.stderr
+    again = explorer("run", *shape, **here)
+    assert json.loads(again.stdout)["timing"]["disk_hit"]
 
 
 def test_run_at_the_labs_defaults() -> None:

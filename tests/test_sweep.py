@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,6 +73,31 @@ def test_every_point_is_measured_or_says_why_not() -> None:
         assert (record.status == "ok") == (record.backend == "naive")
         assert record.timing is None or record.timing.compile_ms > 0
         assert record.status == "ok" or "cuDNN" in (record.reason or "")
+
+
+STUCK = """
+import sys, time
+from explorer import __main__, sweep
+
+usual = sweep._compile_quietly
+sweep._compile_quietly = lambda point, here: time.sleep(60) if point.problem.head_dim == 16 else usual(point, here)
+sweep.COMPILE_LIMIT_S = 1.0
+__main__.leave(__main__.main(sys.argv[1:]))
+"""
+
+
+def test_a_compiler_that_does_not_end_ends_the_command_with_a_sentence(tmp_path: Path) -> None:
+    words = ["--axis", "head_dim", "--values", "8,16", "--q-len", "8", "--backend", "naive", "--json"]
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", STUCK, "sweep", *words], capture_output=True, text=True, timeout=100,
+        env=os.environ | {"EXPLORER_CACHE_DIR": str(tmp_path)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no program was finished for 1 s; the compiler is still at naive B=4 T=8 S=8 N=8 K=8 H=16" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert time.monotonic() - began < 50  # it does not wait for the compiler, which takes 60 s
+    assert any((tmp_path / "jax").iterdir())  # what was compiled is kept
 
 
 def test_cancelled_at_a_third_keeps_what_was_measured_and_names_the_rest() -> None:

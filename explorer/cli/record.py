@@ -37,7 +37,6 @@ def main(args: argparse.Namespace) -> int:
         raise ValueError(f"set must be all, or one of {', '.join(SETS)}, got {', '.join(unknown)}")
     from explorer import ceilings, worker
 
-    worker.set_environment()
     if any(point.backend.startswith("transformer_engine") for name in wanted for point in SETS[name].points):
         worker.load_libraries()  # it must come before JAX, and takes seconds
     args.folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +68,7 @@ def made_of(name: str) -> Iterator[Record]:
 
     each = SETS[name]
     if each.with_mask:
-        sweep.compile_ahead(each.points, report=to_stderr)
+        sweep.compile_ahead(each.points, report=to_stderr, limit_s=sweep.COMPILE_LIMIT_S)
         yield from recover.records([(point.problem, point.backend) for point in each.points], protocol=each.protocol)
         return
     peaks = {}

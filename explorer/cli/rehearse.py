@@ -32,7 +32,6 @@ def main(args: argparse.Namespace) -> int:
     shipped = tape.read(path.parent / talk.tape) if talk.tape else tape.Tape()
     for loss in shipped.losses:
         print(loss, file=sys.stderr)
-    worker.set_environment()
     if any(point.backend.startswith("transformer_engine") for scene in talk.scenes for point in scene.points):
         worker.load_libraries()  # it must come before JAX, and takes seconds
     here = device.here()

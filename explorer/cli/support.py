@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from explorer import backends, device, prove, support, te
+from explorer import backends, device, prove, support, sweep, te
 from explorer.cli.run import add_backends, backends_of, to_stderr
 from explorer.cli.shape import add_shape, problem_of
 from explorer.device import Device
@@ -129,7 +129,7 @@ def proven(cells: list[Cell], path: Path | None, *, with_check: bool) -> Iterato
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
     wanted = [*cells, *(cell for cell in dict.fromkeys(beside) if cell not in cells)]
-    for found in prove.prove(wanted, path=path, report=to_stderr):
+    for found in prove.prove(wanted, path=path, report=to_stderr, limit_s=sweep.COMPILE_LIMIT_S):
         proofs.add(found.to_json(), recorded=found.recorded)
     for cell in cells:
         yield support.answer(*cell, here, check=checks.get(cell), proof=proofs.get(*cell, here), others=proofs.get)

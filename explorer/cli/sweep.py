@@ -42,7 +42,6 @@ def main(args: argparse.Namespace) -> int:
         point = problem_of(args, **changes)
         for one in sweep.points(point, specs, axis=args.axis, values=[value], follow=False, tokens=args.tokens):
             chosen[one] = None
-    worker.set_environment()
     if any(backends.parse(spec)[0].startswith("transformer_engine") for spec in specs):
         worker.load_libraries()  # it must come before JAX, and takes seconds
     set_precision(args)
