@@ -328,10 +328,12 @@ class Engine:
             for address in new:
                 says = found[address]
                 own = says.get("explorer") or {}
+                name = str(says.get("name") or address)
                 self._queue.workers[address] = Worker(
                     address=address,
-                    home=says.get("nanny") or address,
-                    name=str(says.get("name") or address),
+                    # A name that was given stays, even where the nanny has to be started anew
+                    home=name if name != address else says.get("nanny") or address,
+                    name=name,
                     host=says.get("host") or "",
                     pid=own.get("pid"),
                     gpu=own.get("gpu"),

@@ -46,7 +46,7 @@ class Limits:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Worker:
-    """home is what stays when a nanny restarts it: the nanny's address. Its own address is then another."""
+    """home is what stays when it is started again: the name it was given, else its nanny's address; its own changes."""
 
     address: str
     home: str

@@ -205,7 +205,7 @@ def test_a_killed_worker_costs_one_point_and_says_so(local: Local, engine: Engin
     assert sweep.wait(180)
     lost = [each for each in sweep.points if each.state == "failed"]
     assert len(lost) <= 1
-    assert len(seeds(sweep)) == 6 - len(lost)
+    assert len(seeds(sweep)) == 6 - sum(not each.results for each in lost)  # it may have told its result before
     assert all("worker process died" in (each.error or "") for each in lost)
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 LEAVE_S = 5.0
 AGAIN_S = 2.0
+MOST_DEATHS = 3  # in a row at its start; a worker that always dies there is given up
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,11 +83,11 @@ async def _run(options: argparse.Namespace) -> int:
     leaving = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, leaving.set)
-    has_served = False
+    has_served, died = False, 0
     while not leaving.is_set():
         try:
             async with _nanny(options) as nanny:
-                has_served = True
+                has_served, died = True, 0
                 await asyncio.wait(
                     [asyncio.ensure_future(nanny.finished()), asyncio.ensure_future(leaving.wait())],
                     return_when=asyncio.FIRST_COMPLETED,
@@ -94,6 +95,9 @@ async def _run(options: argparse.Namespace) -> int:
                 if leaving.is_set():
                     await _leave(nanny)
         except Exception as error:  # noqa: BLE001  Dask wraps whatever kept the nanny from starting
+            if _has_died(error) and died < MOST_DEATHS:  # ended, as by kill -9, before the nanny had taken note of it
+                died += 1
+                continue
             print(
                 f"worker: no way to {options.address}: {worker.first_line(error.__cause__ or error)}", file=sys.stderr
             )
@@ -103,6 +107,12 @@ async def _run(options: argparse.Namespace) -> int:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(leaving.wait(), AGAIN_S)
     return 0
+
+
+def _has_died(error: Exception) -> bool:
+    """Whether the worker process ended while the nanny was starting; the scheduler may have known it by then."""
+    cause = error.__cause__ or error
+    return isinstance(cause, RuntimeError) and "failed to start worker process" in str(cause)
 
 
 def _was_cut(error: Exception) -> bool:
@@ -133,9 +143,19 @@ def _nanny(options: argparse.Namespace) -> Nanny:
 async def _leave(nanny: Nanny) -> None:
     """In good order: the scheduler is told, and what ran here runs again elsewhere."""
     with contextlib.suppress(OSError, TimeoutError):
+        await asyncio.wait_for(_up(nanny), LEAVE_S)
         retire = nanny.scheduler.retire_workers(workers=[nanny.worker_address], remove=True, close_workers=True)
         await asyncio.wait_for(retire, LEAVE_S)
     await nanny.close(timeout=1, reason="signal")  # it holds nothing that is worth more patience
+
+
+async def _up(nanny: Nanny) -> None:
+    """Returns once its worker process is up. The scheduler knows one a little earlier than its nanny, and gives it
+    work: to be retired in order, the nanny has to know it too."""
+    from distributed.core import Status
+
+    while nanny.process is None or nanny.process.status != Status.running or nanny.worker_address is None:
+        await asyncio.sleep(0.02)
 
 
 if __name__ == "__main__":
