@@ -44,6 +44,7 @@ DIVERGING = ("#7A3E06", "#B8671A", "#E3A868", "#F6E0C6", "#FFFFFF", "#CFE1F3", "
 SEQUENTIAL = ("#F7FBFA", "#CDE9E4", "#8CCBC4", "#479F9A", "#156F6B", "#04393C")
 NOT_FINITE = "#BE2A73"
 NEUTRAL = "#7D8890"  # lines and figures that must show on light and on dark
+TIMES_OF_BARS = {"ms": "median", "p10": "p10", "p90": "p90"}
 LARGEST_CELLS = 64  # a side; beyond it, one mark a cell is slow, and a picture is sent instead
 
 
@@ -175,6 +176,16 @@ def _named(view: Plain, tables: dict[str, bytes]) -> Plain:
     return found
 
 
+def whole(view: Plain) -> Plain:
+    """A Plain drawing with its tables as rows: for a file, or whatever else can't be given an Arrow table."""
+    found = dict(view)
+    if "data" in view:
+        found["data"] = {"values": view["data"].to_pylist()}
+    if "layer" in view:
+        found["layer"] = [whole(each) for each in view["layer"]]
+    return found
+
+
 def table(**columns: Any) -> pa.Table:
     """The data of a Plain drawing; a number that is not finite is null, as it is in JSON."""
     return pa.table({name: _column(values) for name, values in columns.items()})
@@ -204,55 +215,50 @@ def _table(rows: Sequence[Row]) -> pa.Table:
     return pa.table({name: [row.get(name) for row in rows] for name in columns})
 
 
-@kept
-def bars(rows: Sequence[Row], clock: Clock = "wall_ms") -> alt.LayerChart:
+def bars(rows: Sequence[Row], clock: Clock = "wall_ms") -> Plain:
     """A bar a backend: median, whisker from p10 to p90, the figure at its end. Rows without a time are left out."""
-    lower, upper = clock.replace("_ms", "_p10_ms"), clock.replace("_ms", "_p90_ms")
-    kept = [
-        {
-            "backend": row["backend"],
-            "name": label(row["backend"]),
-            "dtype": row["dtype"],
-            "ms": row[clock],
-            "p10": row[lower],
-            "p90": row[upper],
-            "text": ms(row[clock]),
-            "samples": row[clock.replace("_ms", "_samples")],
-        }
-        for row in rows
-        if row[clock] is not None
-    ]
-    base = alt.Chart(alt.Data(values=kept)).encode(
-        y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=220, ticks=False, domain=False)),
-        tooltip=[
-            alt.Tooltip("name:N", title="backend"),
-            alt.Tooltip("dtype:N"),
-            alt.Tooltip("ms:Q", title="median, ms", format=".4g"),
-            alt.Tooltip("p10:Q", title="p10, ms", format=".4g"),
-            alt.Tooltip("p90:Q", title="p90, ms", format=".4g"),
-            alt.Tooltip("samples:Q", title="samples"),
+    lower, upper, samples = (clock.replace("_ms", end) for end in ("_p10_ms", "_p90_ms", "_samples"))
+    timed = [row for row in rows if row[clock] is not None]
+    data = table(
+        backend=[row["backend"] for row in timed],
+        name=[label(row["backend"]) for row in timed],
+        dtype=[row["dtype"] for row in timed],
+        ms=[row[clock] for row in timed],
+        p10=[row[lower] for row in timed],
+        p90=[row[upper] for row in timed],
+        end=[max(row[clock], row[upper]) for row in timed],
+        text=[ms(row[clock]) for row in timed],
+        samples=[row[samples] for row in timed],
+    )
+    longest = max((max(row[clock], row[upper]) for row in timed), default=1.0)
+    title = f"ms a call, {CLOCKS[clock]} (shorter is better)"
+    scale = {"domain": [0, longest], "zero": True, "nice": False}
+    shared = {
+        "y": on("name:N", title=None, sort=None, axis={"labelLimit": 220, "ticks": False, "domain": False}),
+        "tooltip": [
+            on("name:N", title="backend"),
+            on("dtype:N"),
+            *(on(f"{field}:Q", title=f"{said}, ms", format=".4g") for field, said in TIMES_OF_BARS.items()),
+            on("samples:Q", title="samples"),
         ],
-    )
-    longest = max((max(row["ms"], row["p90"]) for row in kept), default=1.0)
-    x = alt.X(
-        "ms:Q",
-        title=f"ms a call, {CLOCKS[clock]} (shorter is better)",
-        axis=alt.Axis(tickCount=6),
-        scale=alt.Scale(domain=[0, longest], zero=True, nice=False),
-    )
-    bar = base.mark_bar(height={"band": 0.55}, cornerRadiusEnd=2).encode(x=x, color=backend_colour(kept, legend=False))
-    whisker = base.mark_rule(strokeWidth=1.5).encode(
-        x=alt.X("p10:Q"), x2=alt.X2("p90:Q"), color=alt.ColorValue(NEUTRAL)
-    )
-    figure = base.mark_text(align="left", dx=8, fontWeight=600).encode(
-        x=alt.X("end:Q"), text=alt.Text("text:N"), color=alt.ColorValue(NEUTRAL)
-    )
-    figure = figure.transform_calculate(end="max(datum.ms, datum.p90)")
+    }
+    colours = on("backend:N", scale={"domain": list(ORDER)}, legend=None)
+    grey = {"color": {"value": NEUTRAL}}
+    bar = {"x": on("ms:Q", title=title, axis={"tickCount": 6}, scale=scale), "color": colours}
+    whisker = {"x": on("p10:Q"), "x2": {"field": "p90"}, **grey}
+    figure = {"x": on("end:Q"), "text": on("text:N"), **grey}
+    layers = [
+        ({"type": "bar", "height": {"band": 0.55}, "cornerRadiusEnd": 2}, bar),
+        ({"type": "rule", "strokeWidth": 1.5}, whisker),
+        ({"type": "text", "align": "left", "dx": 8, "fontWeight": 600}, figure),
+    ]
     # A chart as wide as the page counts its axis in its height: about 60 px
-    return alt.LayerChart(layer=[bar, whisker, figure]).properties(
-        height=40 * len(kept) + 60,
-        padding={"left": 5, "top": 5, "right": 72, "bottom": 5},  # for the last bar's figure
-    )
+    return {
+        "height": 40 * len(timed) + 60,
+        "padding": {"left": 5, "top": 5, "right": 72, "bottom": 5},  # for the last bar's figure
+        "data": data,
+        "layer": [{"mark": mark, "encoding": {**shared, **encoding}} for mark, encoding in layers],
+    }
 
 
 @kept

@@ -527,9 +527,10 @@ def say_roofline(rows: Sequence[Row], roofs: Sequence[Mapping[str, Any]]) -> str
     return f"Roofline: {tops or 'no ceilings'}; {said}"
 
 
-def export(drawing: alt.TopLevelMixin) -> dict[str, Any]:
+def export(drawing: alt.TopLevelMixin | charts.Plain) -> dict[str, Any]:
     """The chart's specification with its data and colours inside, for a picture file."""
-    found = drawing.to_dict()
+    is_plain = isinstance(drawing, dict)
+    found = {"$schema": alt.SCHEMA_URL, **charts.whole(drawing)} if is_plain else drawing.to_dict()
     config = found.get("config", {})
     legend = config.get("legend", {}) | EXPORT_CONFIG["legend"]
     return found | {"config": config | EXPORT_CONFIG | {"legend": legend}}

@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import altair as alt
 import numpy as np
 import pytest
 
@@ -68,7 +69,8 @@ def test_colours_don_t_move_with_what_is_shown() -> None:
 
 
 def test_bars_start_at_zero_and_say_which_direction_is_better() -> None:
-    spec = charts.bars(ROWS).to_dict()
+    spec = charts.whole(charts.bars(ROWS))
+    alt.LayerChart.from_dict(spec).to_dict()  # Vega-Lite's schema holds
     bar, whisker, figure = spec["layer"]
     assert bar["encoding"]["x"]["scale"]["zero"] is True
     assert "shorter is better" in bar["encoding"]["x"]["title"]
@@ -81,7 +83,7 @@ def test_bars_start_at_zero_and_say_which_direction_is_better() -> None:
 
 
 def test_bars_of_the_device_clock() -> None:
-    spec = charts.bars([row("cudnn", 0.137, 0.0065), *ROWS], "device_ms").to_dict()
+    spec = charts.whole(charts.bars([row("cudnn", 0.137, 0.0065), *ROWS], "device_ms"))
     assert [value["text"] for value in spec["data"]["values"]] == ["6.50 µs"]
     assert "device clock" in spec["layer"][0]["encoding"]["x"]["title"]
 

@@ -23,19 +23,9 @@ def taken_apart(tokens: int = 6) -> steps.Steps:
     return steps.apart(q, k, v, mask=CAUSAL, scale=0.5)
 
 
-def whole(view: charts.Plain) -> charts.Plain:
-    """A Plain drawing with its tables as rows."""
-    found = dict(view)
-    if "data" in view:
-        found["data"] = {"values": view["data"].to_pylist()}
-    if "layer" in view:
-        found["layer"] = [whole(each) for each in view["layer"]]
-    return found
-
-
 def text(drawing: charts.Plain) -> str:
     """As JSON, which has no NaN, and checked against Vega-Lite's schema, which charts.spec does not do."""
-    return json.dumps(alt.LayerChart.from_dict(whole(drawing)).to_dict(), allow_nan=False)
+    return json.dumps(alt.LayerChart.from_dict(charts.whole(drawing)).to_dict(), allow_nan=False)
 
 
 def faulty(size: int) -> np.ndarray:

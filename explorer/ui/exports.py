@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import streamlit as st
 
-from explorer import charts_time, curves, export, report
+from explorer import charts, charts_time, curves, export, report
 from explorer.record import Record
 from explorer.ui import share
 
@@ -17,7 +17,11 @@ NO_PICTURES = "Pictures need the package vl-convert-python, which is not install
 
 
 def popover(
-    records: Sequence[Record], name: str, *, drawing: Callable[[], alt.TopLevelMixin] | None = None, key: str = ""
+    records: Sequence[Record],
+    name: str,
+    *,
+    drawing: Callable[[], alt.TopLevelMixin | charts.Plain] | None = None,
+    key: str = "",
 ) -> None:
     """One button that holds every way out: tables, lines, reports, pictures of the chart, and a record's script."""
     key = f"{name}{key}"
@@ -40,7 +44,9 @@ def popover(
         _script(records, key)
 
 
-def rows_popover(rows: Sequence[dict[str, Any]], name: str, *, drawing: Callable[[], alt.TopLevelMixin] | None) -> None:
+def rows_popover(
+    rows: Sequence[dict[str, Any]], name: str, *, drawing: Callable[[], alt.TopLevelMixin | charts.Plain] | None
+) -> None:
     """The same for figures that are no records with times: tables and pictures."""
     with st.popover("Export", icon=":material/download:", key=f"export-{name}"):
         with st.container(horizontal=True):
@@ -50,7 +56,7 @@ def rows_popover(rows: Sequence[dict[str, Any]], name: str, *, drawing: Callable
             pictures(drawing, name, name)
 
 
-def pictures(drawing: Callable[[], alt.TopLevelMixin], name: str, key: str) -> None:
+def pictures(drawing: Callable[[], alt.TopLevelMixin | charts.Plain], name: str, key: str) -> None:
     """PNG and SVG of a chart, in the light colours."""
     if importlib.util.find_spec("vl_convert") is None:
         st.caption(NO_PICTURES)
