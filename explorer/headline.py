@@ -14,6 +14,8 @@ from explorer.versus import LEAST
 
 SHORT = {"naive": "naive", "xla": "XLA", "auto": "JAX's own choice", "cudnn": "cuDNN"}
 CLOCK = {"device_ms": "in the kernels", "wall_ms": "on the wall clock"}
+FEWEST = 3  # calls on either side; with fewer a difference is not called
+SAME_PROGRAM = "the same program"
 WITHOUT = {
     "refused": "can't run", "disagrees": "gives a wrong result, so no time,", "out_of_memory": "runs out of memory",
     "failed": "failed", "timed_out": "ran out of time", "cancelled": "was not measured",
@@ -58,14 +60,20 @@ def of_time(records: Sequence[Record], subject: str, against: str, clock: str, *
             note = theirs.reason or note
         return Headline(text=text, evidence=_accuracy(ours), note=note, clock=used, has_number=True)
     ratio = base.median / mine.median
-    close = is_close(mine, base)
-    if close:
-        how = f"{_capital(names[0])} and {names[1]} are too close to call {place}"
+    why = not_called(ours, theirs, used)
+    if why == SAME_PROGRAM:
+        how = f"{_capital(names[0])} and {names[1]} are the same program {place}"
+    elif why and why.startswith("by"):
+        how = f"{_capital(names[0])} and {names[1]} can't be told apart {place}, {why}"
+    elif why:
+        how = f"{_capital(names[0])} and {names[1]} are {why} {place}"
     else:
         word = "faster" if ratio > 1 else "slower"
         how = f"{_capital(names[0])} {factor(max(ratio, 1 / ratio))} × {word} than {names[1]} {place}"
     text = f"{how}: {ms(mine.median)} against {ms(base.median)} {where}, {proof}"
-    return Headline(text=text, evidence=_accuracy(ours, theirs), note=note, clock=used, has_number=True, is_close=close)
+    return Headline(
+        text=text, evidence=_accuracy(ours, theirs), note=note, clock=used, has_number=True, is_close=bool(why)
+    )
 
 
 def of_memory(records: Sequence[Record], subject: str, against: str, *, place: str = "here") -> Headline:
@@ -99,10 +107,25 @@ def find(records: Sequence[Record], spec: str) -> Record | None:
     return next((r for r in records if r.backend == name and dtype in (None, r.problem.dtype)), None)
 
 
-def is_close(one: Samples, other: Samples) -> bool:
-    """Whether the difference is below a hundredth, or the medians' 95 % intervals overlap."""
-    (low, high), (other_low, other_high) = one.median_interval, other.median_interval
-    return abs(one.median / other.median - 1) < LEAST or (low <= other_high and other_low <= high)
+def not_called(one: Record, other: Record, clock: str) -> str | None:
+    """Why no difference between the two times is called, in a few words; None where it may be. Both have a time.
+
+    One and the same program differs by chance alone, few calls have no spread, and else the difference has to be a
+    hundredth, with the medians' 95 % intervals apart.
+    """
+    if one.backend == chosen_by(other) or other.backend == chosen_by(one):
+        return SAME_PROGRAM
+    ours, theirs = getattr(one.timing, clock), getattr(other.timing, clock)
+    if (fewest := min(len(ours.values), len(theirs.values))) < FEWEST:
+        return f"by {fewest} call{'' if fewest == 1 else 's'} only"
+    (low, high), (other_low, other_high) = ours.median_interval, theirs.median_interval
+    near = abs(ours.median / theirs.median - 1) < LEAST
+    return "too close to call" if near or (low <= other_high and other_low <= high) else None
+
+
+def chosen_by(found: Record) -> str | None:
+    """The implementation that JAX chose, where that was left to it."""
+    return (found.evidence or {}).get("chose")
 
 
 def factor(value: float) -> str:

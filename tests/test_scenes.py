@@ -15,7 +15,7 @@ import pytest
 from explorer import __main__, headline, recordings, rehearse, scenes, stage, tape
 from explorer.device import Device, named
 from explorer.problem import Problem
-from explorer.record import Record
+from explorer.record import Record, Samples
 from explorer.scenes import Scene, Talk, TalkError
 from explorer.stage import Shown
 from explorer.sweep import Point
@@ -288,6 +288,23 @@ def test_a_cpu_names_the_wall_clock() -> None:
     assert said.clock == "wall_ms"
     assert "on the wall clock" in said.text
     assert "a CPU has none" in said.note
+
+
+def test_too_few_calls_and_one_program_are_never_called_faster() -> None:
+    fast, slow = (headline.find(taped(four()), name) for name in ("cudnn", "naive"))
+    assert fast is not None
+    assert fast.timing is not None
+    assert slow is not None
+    two = Samples(fast.timing.device_ms.values[:2])  # pyright: ignore[reportOptionalMemberAccess]
+    rare = fast.but(timing=dataclasses.replace(fast.timing, device_ms=two))
+    said = headline.of_time([rare, slow], "cudnn", "naive", "device_ms")
+    assert said.text.startswith("cuDNN and naive can't be told apart here, by 2 calls only: ")
+    own = slow.but(backend="auto", evidence={**(slow.evidence or {}), "chose": "cudnn"})
+    other = headline.of_time([fast, own], "cudnn", "auto", "device_ms")
+    assert other.text.startswith("cuDNN and JAX's own choice are the same program here: ")
+    assert said.is_close
+    assert other.is_close
+    assert "faster" not in said.text + other.text
 
 
 def test_equal_times_are_too_close_to_call() -> None:

@@ -17,7 +17,6 @@ from explorer.ui import jobs
 from explorer.ui.jobs import Answer
 
 WATCH_S = 0.4
-FEWEST = 3  # calls on either side; with fewer a difference is not called
 STATUS = {  # status: (colour, icon, how it is said)
     "ok": ("green", "check_circle", "ok"),
     "refused": ("gray", "block", "can't run"),
@@ -162,20 +161,11 @@ def speed_line(found: Record, baseline: Record | None, clock: charts.Clock) -> t
     if ours is None or theirs is None:
         return f"{MISSING} {name} has no time", "off"
     ratio = theirs.median / ours.median
-    if baseline.backend == _chose(found) or found.backend == _chose(baseline):
-        return f"{ratio:.2f} × · the same program", "off"
-    if (fewest := min(len(ours.values), len(theirs.values))) < FEWEST:
-        return f"{ratio:.2f} × · by {calls(fewest)} only", "off"
-    if headline.is_close(ours, theirs):
-        return f"{ratio:.2f} × · too close to call", "off"
+    if why := headline.not_called(found, baseline, clock):
+        return f"{ratio:.2f} × · {why}", "off"
     if ratio >= 1:
         return f"{ratio:.2f} × faster than {name}", "up"
     return f"{1 / ratio:.2f} × slower than {name}", "down"
-
-
-def _chose(found: Record) -> str | None:
-    """The implementation that JAX chose, where that was left to it."""
-    return (found.evidence or {}).get("chose")
 
 
 def time_lines(found: Record) -> list[str]:
