@@ -13,6 +13,7 @@ from explorer import backends, clock, cost, device, measure
 from explorer.clock import Protocol
 from explorer.problem import PRESETS, Problem, divisors
 from explorer.record import Record
+from explorer.sweep import Point
 
 LAB = Problem(batch=2, q_len=64, kv_len=64, heads=8, kv_heads=8, head_dim=64, dtype="bfloat16")  # the lab's step 11
 LAB_KV_HEADS = (8, 2, 1)
@@ -251,19 +252,10 @@ def repeated(array: Any, group: int) -> Any:
 DECODE = Protocol(warmup=2, repeats=20, limit_s=2.0)
 
 
-def decode(
-    problem: Problem, names: Sequence[str], kv_heads: Sequence[int],
-    *, report: Callable[..., Any] = measure.silent, cancelled: Callable[[], bool] = measure.never,
-) -> Iterator[Record]:  # fmt: skip
-    """One new token (q_len 1) against the cache, for each K: a Record for each backend and K."""
+def decode_points(problem: Problem, names: Sequence[str], kv_heads: Sequence[int]) -> tuple[Point, ...]:
+    """One new token (q_len 1) against the cache: a point for each K and backend."""
     base = problem.but(q_len=1, causal=False, window=None, kv_valid=None, backward=False)
-    pairs = [(k, name) for k in kv_heads for name in names]
-    for done, (k, name) in enumerate(pairs):
-        if cancelled():
-            return
-        report(done, len(pairs), f"K={k}, {name}")
-        yield measure.measure(base.but(kv_heads=k), name, protocol=DECODE, cancelled=cancelled)
-    report(len(pairs), len(pairs), "done")
+    return tuple(Point(problem=base.but(kv_heads=k), backend=name) for k in kv_heads for name in names)
 
 
 def is_decode(record: Record) -> bool:

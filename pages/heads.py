@@ -22,10 +22,7 @@ fits = heads.cache_chart(asked)
 heads.fits(asked, fits)
 
 st.subheader("One new token: time against K")
-question = heads.decode_question(problem)
-timed = heads.ask_decode(question, again=panels.was_pressed("heads_decode_run"), status=status)
-panels.run_button(timed, key="heads_decode_run", prediction="One query against a cache of 4,096 tokens, for each K.")
-heads.decode(timed.results, "Measured here and now")
+timed = heads.decode_here(problem, status)
 label, kept = heads.recorded_decode()
 here = jobs.device()
 if kept and not (here and here.is_gpu):

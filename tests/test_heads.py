@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from explorer import backends, heads
+from explorer import backends, heads, measure
 from explorer.backends import naive
 from explorer.problem import Problem
 
@@ -143,16 +143,15 @@ def test_a_refused_proof_has_a_reason() -> None:
     assert not found.is_equal
 
 
-def test_decode_measures_each_k() -> None:
-    p = Problem.of(batch=2, q_len=99, kv_len=32, heads=4, head_dim=8)
-    told: list[tuple[int, int, str]] = []
-    found = list(heads.decode(p, ["naive", "xla"], [4, 1], report=lambda *what: told.append(what)))
-    assert [(r.problem.kv_heads, r.backend, r.status) for r in found] == [
-        (4, "naive", "ok"), (4, "xla", "ok"), (1, "naive", "ok"), (1, "xla", "ok"),
+def test_a_decode_step_is_one_query_for_each_k_and_backend() -> None:
+    p = Problem.of(batch=2, q_len=99, kv_len=32, heads=4, head_dim=8, causal=True)
+    found = heads.decode_points(p, ["naive", "xla"], [4, 1])
+    assert [(point.problem.kv_heads, point.backend) for point in found] == [
+        (4, "naive"), (4, "xla"), (1, "naive"), (1, "xla"),
     ]  # fmt: skip
-    assert all(heads.is_decode(r) and r.problem.kv_len == 32 for r in found)
-    assert told[0] == (0, 4, "K=4, naive")
-    assert told[-1] == (4, 4, "done")
+    assert {(point.problem.q_len, point.problem.kv_len, point.problem.causal) for point in found} == {(1, 32, False)}
+    made = [measure.measure(point.problem, point.backend, protocol=heads.DECODE) for point in found]
+    assert [(r.status, heads.is_decode(r)) for r in made] == [("ok", True)] * 4
 
 
 @pytest.mark.gpu

@@ -237,10 +237,31 @@ def test_decode_runs_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
     small = Problem.of(batch=1, q_len=1, kv_len=64, heads=4, head_dim=8)
     monkeypatch.setattr(heads_page, "DECODE_ON_CPU", small)
-    test = opened("heads.py")
-    assert not said(test, "times less time for")
+    test = until(opened("heads.py"), lambda it: any(b.key == "heads_decode_run" for b in it.button))
+    assert said(test, "recorded on NVIDIA H200")  # the recording stands beside, named as what it is
+    assert not said(test, "Measured here and now")
     test.button(key="heads_decode_run").click().run()
     until(test, lambda it: said(it, "The fastest backend takes .* at K=4 and .* at K=1"))
+    assert said(test, "Measured here and now")
+    assert said(test, "The fastest backend takes .* at K=32 and .* at K=1")
+
+
+def test_a_decode_point_without_a_time_stands_with_its_reason_and_costs_no_other() -> None:
+    def page() -> None:
+        from explorer import heads, measure
+        from explorer.problem import Problem
+        from explorer.ui import heads as heads_page
+
+        small = Problem.of(batch=1, q_len=1, kv_len=64, heads=4, head_dim=8)
+        first, *others = heads.decode_points(small, ["naive", "xla"], [4, 1])
+        lost = measure.blank(first.problem, first.backend, "timed_out", "Stopped at its time limit of 60 s.")
+        made = [measure.measure(each.problem, each.backend, protocol=heads.DECODE) for each in others]
+        heads_page.decode([lost, *made], "Measured here and now")
+
+    test = AppTest.from_function(page, default_timeout=60).run()
+    assert not test.exception
+    assert said(test, r"Naive JAX at K=4 has no time: Stopped at its time limit of 60 s\.")
+    assert said(test, "The fastest backend takes .* at K=4 and .* at K=1")
 
 
 # --- Start

@@ -14,7 +14,8 @@ from explorer.heads import Cache, Fit, Model, Proof
 from explorer.problem import Problem, divisors
 from explorer.record import Record
 from explorer.recordings.sets import DECODE
-from explorer.ui import jobs, panels
+from explorer.sweep import Point
+from explorer.ui import jobs, machine, panels, sweeps
 from explorer.ui.jobs import Answer
 
 RECORDING = "decode"
@@ -24,6 +25,8 @@ FORMULA = (
     r"\cdot \text{bytes a number}"
 )
 DECODE_ON_CPU = Problem.of(batch=1, q_len=1, kv_len=4096, heads=32, head_dim=128, dtype="float32")
+DECODE_LIMIT_S = 60.0
+SAME_TIME = 1.1  # so many times as fast is no saving
 PROVERS = ("naive", "xla", "cudnn", "transformer_engine")
 
 
@@ -171,24 +174,35 @@ def fits(q: Question, found: Sequence[Fit]) -> None:
 # --- a decode step
 
 
-def decode_question(p: Problem) -> dict[str, Any]:
-    """On a GPU the recorded problem; on a CPU a smaller one. Seven K at most."""
+def decode_here(p: Problem, status: Any) -> Answer:
+    """The Run button and what it measured; on a GPU the recorded problem, on a CPU a smaller one, each in seven K at
+    most. What it runs is decided by the device, so that the button comes when the worker has told it."""
     here = jobs.device()
-    on_gpu = here is not None and here.is_gpu
-    base = DECODE if on_gpu else DECODE_ON_CPU
-    names = [n for n in ("naive", "xla", "cudnn") if here is None or BACKENDS[n].why_not(base, here) is None]
-    return {"problem": base.but(seed=p.seed), "names": names, "kv_heads": divisors(base.heads)}
+    if here is None:
+        machine.starting()
+        return Answer.of("", None)
+    base = DECODE if here.is_gpu else DECODE_ON_CPU
+    names = [n for n in ("naive", "xla", "cudnn") if BACKENDS[n].why_not(base, here) is None]
+    points = heads.decode_points(base.but(seed=p.seed), names, divisors(base.heads))
+    answer = ask_decode(points, again=panels.was_pressed("heads_decode_run"), status=status)
+    panels.run_button(answer, key="heads_decode_run", prediction=f"One query against {base.kv_len:,} keys, for each K.")
+    decode(answer.results, "Measured here and now")
+    return answer
 
 
-def ask_decode(asked: dict[str, Any], *, again: bool, status: Any) -> Answer:
-    return jobs.ask(
-        heads.decode, asked, slot="heads-decode", auto=False, again=again, limit_s=300, status=status, label="decode"
-    )
+def ask_decode(points: Sequence[Point], *, again: bool, status: Any) -> Answer:
+    """A turn for each point: one that runs out of time, as a compiler that does not end, costs no other."""
+    calls = [sweeps.call(point, heads.DECODE) for point in points]
+    options: dict[str, Any] = {"limit_s": DECODE_LIMIT_S, "lost": sweeps.lost, "status": status, "label": "decode"}
+    return jobs.ask_many(calls, slot="heads-decode", auto=False, again=again, **options)
 
 
 def decode(records: Sequence[Record], label: str) -> None:
-    """Time of one new token against K."""
+    """Time of one new token against K; what has none, with its reason."""
     rows = record.rows([r for r in records if r.timing is not None])
+    for each in (r for r in records if r.timing is None):
+        name, reason = charts.label(each.backend), each.reason or each.status
+        st.caption(f"{name} at K={each.problem.kv_heads} has no time: {reason}")
     if not rows:
         return
     clock: charts.Clock = "device_ms" if all(row["device_ms"] is not None for row in rows) else "wall_ms"
@@ -203,9 +217,12 @@ def decode(records: Sequence[Record], label: str) -> None:
 def _decode_words(rows: Sequence[dict[str, Any]], clock: charts.Clock) -> str:
     most, least = max(r["kv_heads"] for r in rows), min(r["kv_heads"] for r in rows)
     best = {k: min(r[clock] for r in rows if r["kv_heads"] == k) for k in (most, least)}
+    said = f"The fastest backend takes {charts.ms(best[most])} at K={most} and {charts.ms(best[least])} at K={least}"
+    ratio = best[most] / best[least]
+    if ratio <= SAME_TIME:
+        return f"{said}: nothing saved for 1/{most // least} of the cache. At this size fixed costs decide."
     return (
-        f"The fastest backend takes {charts.ms(best[most])} at K={most} and {charts.ms(best[least])} at K={least}: "
-        f"{best[most] / best[least]:.1f} times less time for 1/{most // least} of the cache. One query does "
+        f"{said}: {ratio:.1f} times as fast for 1/{most // least} of the cache. One query does "
         "little arithmetic on many bytes, so reading the cache is most of the work."
     )
 

@@ -49,7 +49,7 @@ class Asked:
         first = [Call(ceilings.here)] if self.with_ceilings else []
         if len(self.points) > 1:
             first.append(Call(sweep.compile_ahead, {"points": self.points}))
-        return [*first, *(_call(point, self.protocol) for point in self.points)]
+        return [*first, *(call(point, self.protocol) for point in self.points)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,8 @@ class Sweep:
         return sum(r.status == "cancelled" for r in self.records)
 
 
-def _call(point: Point, protocol: Protocol) -> Call:
+def call(point: Point, protocol: Protocol) -> Call:
+    """One point as a turn of the queue."""
     asked = {"problem": point.problem.to_json(), "backend": point.backend, "protocol": protocol}
     return Call(sweep.measure_point, asked)
 
