@@ -83,9 +83,15 @@ def test_transformer_engine_says_when_it_is_not_fused() -> None:
         pytest.skip(why)
     found = verdict("transformer_engine", BF16)
     assert found.state == "proven", found
-    found = verdict("transformer_engine", BF16.but(head_dim=264))
-    assert (found.supported, found.state) == (True, "unfused"), found
-    assert "not by the fused kernel" in str(found.reason)
+    found = verdict("transformer_engine", BF16.but(head_dim=264))  # cuDNN 9.14 has a kernel for it, 9.19 has none
+    assert found.supported, found
+    assert found.proof is not None
+    if found.proof.fused:
+        assert found.state == "proven", found
+        assert str(found.headline).startswith("the rules said unfused, the run was fused: cudnn"), found
+    else:
+        assert found.state == "unfused", found
+        assert "not by the fused kernel" in str(found.reason)
 
 
 def test_the_rules_and_the_run_say_the_same_of_transformer_engine_s_kernel() -> None:
