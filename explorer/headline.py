@@ -16,6 +16,7 @@ SHORT = {"naive": "naive", "xla": "XLA", "auto": "JAX's own choice", "cudnn": "c
 CLOCK = {"device_ms": "in the kernels", "wall_ms": "on the wall clock"}
 FEWEST = 3  # calls on either side; with fewer a difference is not called
 SAME_PROGRAM = "the same program"
+TOO_CLOSE = "too close to call"
 WITHOUT = {
     "refused": "can't run", "disagrees": "gives a wrong result, so no time,", "out_of_memory": "runs out of memory",
     "failed": "failed", "timed_out": "ran out of time", "cancelled": "was not measured",
@@ -61,12 +62,10 @@ def of_time(records: Sequence[Record], subject: str, against: str, clock: str, *
         return Headline(text=text, evidence=_accuracy(ours), note=note, clock=used, has_number=True)
     ratio = base.median / mine.median
     why = not_called(ours, theirs, used)
-    if why == SAME_PROGRAM:
-        how = f"{_capital(names[0])} and {names[1]} are the same program {place}"
-    elif why and why.startswith("by"):
-        how = f"{_capital(names[0])} and {names[1]} can't be told apart {place}, {why}"
-    elif why:
+    if why in (SAME_PROGRAM, TOO_CLOSE):
         how = f"{_capital(names[0])} and {names[1]} are {why} {place}"
+    elif why:
+        how = f"{_capital(names[0])} and {names[1]} can't be told apart {place}, {why}"
     else:
         word = "faster" if ratio > 1 else "slower"
         how = f"{_capital(names[0])} {factor(max(ratio, 1 / ratio))} × {word} than {names[1]} {place}"
@@ -120,7 +119,7 @@ def not_called(one: Record, other: Record, clock: str) -> str | None:
         return f"by {fewest} call{'' if fewest == 1 else 's'} only"
     (low, high), (other_low, other_high) = ours.median_interval, theirs.median_interval
     near = abs(ours.median / theirs.median - 1) < LEAST
-    return "too close to call" if near or (low <= other_high and other_low <= high) else None
+    return TOO_CLOSE if near or (low <= other_high and other_low <= high) else None
 
 
 def chosen_by(found: Record) -> str | None:

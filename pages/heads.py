@@ -27,6 +27,7 @@ label, kept = heads.recorded_decode()
 here = jobs.device()
 if kept and not (here and here.is_gpu):
     heads.decode(kept, label)
+    heads.left_out()
 for answer in (proved, timed):
     if answer.error:
         status.error(answer.error, icon=":material/dangerous:")

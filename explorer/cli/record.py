@@ -30,7 +30,8 @@ def main(args: argparse.Namespace) -> int:
 
     if args.list:
         for name, each in SETS.items():
-            print(f"{name:16} {len(each.points):3} points  {each.label}: {each.about}")
+            about = f"{each.about}. {each.left_out}" if each.left_out else each.about
+            print(f"{name:16} {len(each.points):3} points  {each.label}: {about}")
         return 0
     wanted = list(SETS) if args.sets == ["all"] else list(dict.fromkeys(args.sets))
     if unknown := [name for name in wanted if name not in SETS]:

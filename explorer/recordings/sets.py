@@ -30,7 +30,8 @@ class Set:
     """Points to measure with one protocol. with_peak: also each point's peak memory, in processes of their own.
 
     with_mask: each record also holds the mask as executed, recovered from the backend. with_recipes: the record of
-    transformer_engine_fp8 also holds, under evidence["recipes"], the rows of recipes.compare for its problem.
+    transformer_engine_fp8 also holds, under evidence["recipes"], the rows of recipes.compare for its problem. left_out:
+    what is missing among the points, and why.
     """
 
     label: str
@@ -42,6 +43,7 @@ class Set:
     with_recipes: bool = False
     page: str = "latency"
     axis: str = field(default="q_len")
+    left_out: str = ""
 
 
 def _nvidia() -> tuple[Point, ...]:
@@ -162,8 +164,8 @@ SETS: dict[str, Set] = {
     ),
     "decode": Set(
         label="A decode step against K",
-        about="one query, B=8 S=4096 N=32 H=128 bfloat16, K = 1 … 32: what sharing heads saves in time; without naive "
-        "at K=1, which XLA was still compiling after 125 s (H200, JAX 0.11.2)",
+        about="one query, B=8 S=4096 N=32 H=128 bfloat16, K = 1 … 32: what sharing heads saves in time",
+        left_out="Naive JAX at K=1 is left out: XLA was still compiling it after 125 s (H200, JAX 0.11.2).",
         points=tuple(
             point
             for point in sweep.points(DECODE, ["naive", "xla", "cudnn"], axis="kv_heads", values=(1, 2, 4, 8, 16, 32))

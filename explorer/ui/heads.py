@@ -13,7 +13,7 @@ from explorer.backends import BACKENDS
 from explorer.heads import Cache, Fit, Model, Proof
 from explorer.problem import Problem, divisors
 from explorer.record import Record
-from explorer.recordings.sets import DECODE
+from explorer.recordings.sets import DECODE, SETS
 from explorer.sweep import Point
 from explorer.ui import jobs, machine, panels, sweeps
 from explorer.ui.jobs import Answer
@@ -225,6 +225,11 @@ def _decode_words(rows: Sequence[dict[str, Any]], clock: charts.Clock) -> str:
         f"{said}: {ratio:.1f} times as fast for 1/{most // least} of the cache. One query does "
         "little arithmetic on many bytes, so reading the cache is most of the work."
     )
+
+
+def left_out() -> None:
+    """What the recorded chart has no bar for, and why."""
+    st.caption(SETS[RECORDING].left_out)
 
 
 @st.cache_data(show_spinner=False, max_entries=2)
