@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from page import APP, said, texts
 from streamlit.testing.v1 import AppTest
 
 from explorer import charts_compare, compare, export, record, recordings
@@ -14,7 +15,6 @@ from explorer.problem import Problem
 from explorer.record import Record, Samples, Timing
 from explorer.ui import compare as page
 
-ROOT = Path(__file__).resolve().parent.parent
 NASTY = "<img src=x onerror=alert(1)> **bold** :red[x] [a](http://b) $x$"
 
 
@@ -26,18 +26,9 @@ def made(factor: float = 1.0, **changes: Any) -> Record:
 
 
 def opened(**params: str) -> AppTest:
-    test = AppTest.from_file(str(ROOT / "streamlit_app.py"), default_timeout=60)
+    test = AppTest.from_file(str(APP), default_timeout=60)
     test.query_params.update({"backend": "", **params})
     return test.switch_page("pages/compare.py").run()
-
-
-def texts(test: AppTest) -> list[str]:
-    kinds = ("title", "markdown", "caption", "info", "warning", "error", "success")
-    return [str(element.value) for kind in kinds for element in test.get(kind)]  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def said(test: AppTest, pattern: str) -> bool:
-    return any(re.search(pattern, text) for text in texts(test))
 
 
 def figures(test: AppTest) -> dict[str, str]:

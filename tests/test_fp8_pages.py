@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from streamlit.testing.v1 import AppTest
+from page import opened, said
 
 from explorer import casts, charts_fp8, fp8, recipes, record, recordings, rounding
 from explorer.problem import Problem
@@ -18,7 +18,6 @@ from explorer.ui import fp8 as fp8_page
 from explorer.ui import transformer_engine as te_page
 
 pytestmark = pytest.mark.usefixtures("app_engine")
-ROOT = Path(__file__).resolve().parent.parent
 CAUSAL = Problem(dtype="bfloat16", causal=True, q_len=2048, kv_len=2048)
 KERNEL = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_{}_knob_32_64x256x64"
 
@@ -113,20 +112,8 @@ def nothing_kept() -> Iterator[None]:
     forget()
 
 
-def opened(page: str, **params: str) -> AppTest:
-    test = AppTest.from_file(str(ROOT / "streamlit_app.py"), default_timeout=120)
-    test.query_params.update({"backend": ""} | params)
-    test.run()
-    return test.switch_page(f"pages/{page}").run()
-
-
-def said(test: AppTest, pattern: str) -> bool:
-    kinds = ("title", "markdown", "caption", "info", "warning", "error")
-    return any(re.search(pattern, str(e.value)) for kind in kinds for e in test.get(kind))  # pyright: ignore[reportAttributeAccessIssue]
-
-
 def test_transformer_engine_page_shows_the_recording(shipped: Path) -> None:
-    test = opened("transformer_engine.py", te_lengths="128,wide")
+    test = opened("transformer_engine.py", backend="", te_lengths="128,wide")
     assert not test.exception
     assert said(test, "got 'wide'.*is used instead")
     assert said(test, "Not measured here: recorded on NVIDIA H200")
@@ -135,7 +122,7 @@ def test_transformer_engine_page_shows_the_recording(shipped: Path) -> None:
 
 
 def test_fp8_page_shows_the_recordings_and_reacts(shipped: Path) -> None:
-    test = opened("fp8.py")
+    test = opened("fp8.py", backend="")
     assert not test.exception
     assert said(test, "With its casts FP8 pays at T = 16384: up to 1.33 ×")
     assert said(test, "the casts, up to 60% of the time, eat the gain")
@@ -151,7 +138,7 @@ def test_pages_without_a_recording_say_so(tmp_path: Path, monkeypatch: pytest.Mo
     te_page.recorded.clear()
     fp8_page.recorded_table.clear()
     for page, words in (("transformer_engine.py", "Not measured yet"), ("fp8.py", "Not recorded yet")):
-        test = opened(page)
+        test = opened(page, backend="")
         assert not test.exception
         assert said(test, words)
 
@@ -280,18 +267,18 @@ def test_a_wrong_output_is_not_called_attention_in_fp8_alone() -> None:
 
 
 def test_two_calls_that_differ_are_told_beside_the_speed() -> None:
-    test = opened("fp8.py")
+    test = opened("fp8.py", backend="")
     assert said(test, r"cuDNN FP8, T = 8192: two calls on the same arrays gave different outputs")
 
 
 def test_a_label_in_the_address_is_a_value() -> None:
-    test = opened("fp8.py", fp8_format="E5M2", fp8_outliers="1 in 1,000")
+    test = opened("fp8.py", backend="", fp8_format="E5M2", fp8_outliers="1 in 1,000")
     assert not [each for each in test.warning if "asked for" in str(each.value)]
     assert test.session_state["fp8_format"] == fp8.E5M2
 
 
 @pytest.mark.parametrize("lengths", ["0", "999999999999", "1k,abc"])
 def test_lengths_out_of_range_are_said(lengths: str) -> None:
-    test = opened("transformer_engine.py", te_lengths=lengths)
+    test = opened("transformer_engine.py", backend="", te_lengths=lengths)
     assert not test.exception
     assert said(test, "is used instead")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from page import opened, said, until
 from streamlit.testing.v1 import AppTest
 
 from explorer import device, matrix, support
@@ -17,8 +15,6 @@ from explorer.problem import Problem
 from explorer.support import Proof
 from explorer.ui import limits
 
-ROOT = Path(__file__).resolve().parent.parent
-WAIT_S = 90
 BF16 = Problem(dtype="bfloat16")
 H200 = device.named("h200")
 TINY = {"batch": "1", "q_len": "4", "heads": "1", "backend": ""}
@@ -33,30 +29,8 @@ def own_cache(app_engine: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield
 
 
-def opened(**params: str) -> AppTest:
-    test = AppTest.from_file(str(ROOT / "streamlit_app.py"), default_timeout=WAIT_S)
-    test.query_params.update(TINY | params)
-    test.run()
-    return test.switch_page("pages/head_dim.py").run()
-
-
-def texts(test: AppTest) -> list[str]:
-    kinds = ("title", "markdown", "caption", "info", "warning", "error")
-    return [str(getattr(element, "value", "")) for kind in kinds for element in test.get(kind)]
-
-
-def said(test: AppTest, pattern: str) -> bool:
-    return any(re.search(pattern, text) for text in texts(test))
-
-
-def until(test: AppTest, ready: Callable[[AppTest], bool]) -> AppTest:
-    end = time.monotonic() + WAIT_S
-    while not ready(test):
-        assert not test.exception, test.exception
-        assert time.monotonic() < end, f"the page never came that far: {texts(test)}"
-        time.sleep(0.2)
-        test.run()
-    return test
+def limits_page(**params: str) -> AppTest:
+    return opened("head_dim.py", **TINY, **params)
 
 
 def pick(test: AppTest, head_dim: int, backend: str) -> AppTest:
@@ -67,7 +41,7 @@ def pick(test: AppTest, head_dim: int, backend: str) -> AppTest:
 
 
 def test_a_named_gpu_is_answered_by_rule_and_check() -> None:
-    test = opened(limits_gpu="h200", limits_dims="64,100")
+    test = limits_page(limits_gpu="h200", limits_dims="64,100")
     assert not test.exception
     assert said(test, r"14 cells")
     until(test, lambda it: said(it, r"JAX \d+\.\d+\.\d+'s own check: accepted"))
@@ -82,7 +56,7 @@ def test_a_named_gpu_is_answered_by_rule_and_check() -> None:
 
 
 def test_a_click_on_a_cell_moves_the_selectors() -> None:
-    test = opened(limits_gpu="h200", limits_dims="64,72")
+    test = limits_page(limits_gpu="h200", limits_dims="64,72")
     test.session_state["limits_matrix"] = {"selection": {"cell": [{"backend": "transformer_engine", "head_dim": 72}]}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits.st, "session_state", test.session_state)
@@ -92,13 +66,13 @@ def test_a_click_on_a_cell_moves_the_selectors() -> None:
 
 
 def test_transformer_engine_is_said_to_run_unfused() -> None:
-    test = pick(opened(limits_gpu="h200", limits_dims="64,72"), 72, "transformer_engine")
+    test = pick(limits_page(limits_gpu="h200", limits_dims="64,72"), 72, "transformer_engine")
     assert said(test, r"u runs, but not fused|U runs, but not fused")
     assert said(test, r"accepted, but not by the fused kernel")
 
 
 def test_a_wrong_list_is_said_and_the_usual_one_shown() -> None:
-    test = opened(limits_gpu="h200", limits_dims="64,wide")
+    test = limits_page(limits_gpu="h200", limits_dims="64,wide")
     assert said(test, r"a length is a whole number.*got 'wide'; 8:256:8 is shown instead")
     assert said(test, rf"{32 * len(BACKENDS)} cells")
     assert limits._head_dims("8:2000:8")[1].startswith("at most 64 head_dims fit here")  # pyright: ignore
@@ -108,7 +82,7 @@ def test_a_wrong_list_is_said_and_the_usual_one_shown() -> None:
 def test_without_a_gpu_this_machine_says_so_and_the_h200_is_a_click_away() -> None:
     if device.nvml_info().get("capability"):
         pytest.skip("this machine has a GPU")
-    test = until(opened(limits_dims="8,16"), lambda it: said(it, r"14 cells"))
+    test = until(limits_page(limits_dims="8,16"), lambda it: said(it, r"14 cells"))
     assert said(test, r"No NVIDIA GPU here")
     pick(test, 8, "cudnn")
     assert said(test, r"cuDNN attention needs an NVIDIA GPU; this machine has none")
@@ -117,7 +91,7 @@ def test_without_a_gpu_this_machine_says_so_and_the_h200_is_a_click_away() -> No
 
 
 def test_prove_all_here_runs_in_the_queue_and_is_kept() -> None:
-    test = until(opened(limits_dims="4"), lambda it: said(it, r"7 cells"))
+    test = until(limits_page(limits_dims="4"), lambda it: said(it, r"7 cells"))
     assert said(test, r"cells are not refused: each is compiled, run and checked")
     test.button(key="limits_prove").click().run()
     until(test, lambda it: said(pick(it, 4, "xla"), r"Compile\*\*: a CPU|Compile\*\*: .*live"))
@@ -128,7 +102,7 @@ def test_prove_all_here_runs_in_the_queue_and_is_kept() -> None:
 
 
 def test_latency_runs_on_request_and_names_who_has_no_time() -> None:
-    test = until(opened(limits_dims="8", limits_latency_dims="2,4"), lambda it: said(it, r"7 cells"))
+    test = until(limits_page(limits_dims="8", limits_latency_dims="2,4"), lambda it: said(it, r"7 cells"))
     test.multiselect(key="limits_latency_backends").set_value(["xla", "cudnn"]).run()
     assert said(test, r"Not measured|recorded on")
     test.button(key="limits_latency_run").click().run()

@@ -3,47 +3,16 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable
-from pathlib import Path
 
 import planted
 import pytest
+from page import opened, said, texts, until
 from streamlit.testing.v1 import AppTest
 
 from explorer import charts_steps, path, recover
 from explorer.ui import jobs
 
 pytestmark = pytest.mark.usefixtures("app_engine")
-ROOT = Path(__file__).resolve().parent.parent
-WAIT_S = 110
-
-
-def opened(page: str, **params: str) -> AppTest:
-    test = AppTest.from_file(str(ROOT / "streamlit_app.py"), default_timeout=WAIT_S)
-    test.query_params.update(params)
-    test.run()
-    return test if page == "start.py" else test.switch_page(f"pages/{page}").run()
-
-
-def until(test: AppTest, ready: Callable[[AppTest], bool]) -> AppTest:
-    """AppTest runs no timed fragment: what that would do is done here."""
-    end = time.monotonic() + WAIT_S
-    while not ready(test):
-        assert not test.exception, test.exception
-        assert time.monotonic() < end, f"the page never came that far: {texts(test)}"
-        time.sleep(0.3)
-        test.run()
-    return test
-
-
-def texts(test: AppTest) -> list[str]:
-    kinds = ("title", "markdown", "caption", "info", "warning", "error", "success", "latex")
-    return [str(element.value) for kind in kinds for element in test.get(kind)]  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def said(test: AppTest, pattern: str) -> bool:
-    return any(re.search(pattern, text) for text in texts(test))
 
 
 def progress(test: AppTest) -> str:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from page import WAIT_S, opened, said, until
 from streamlit.testing.v1 import AppTest
 
 from explorer import curves, peak, recordings
@@ -19,38 +17,9 @@ from explorer.record import Record
 from explorer.ui import footprint, jobs, roofline
 
 pytestmark = pytest.mark.usefixtures("app_engine")
-ROOT = Path(__file__).resolve().parent.parent
-WAIT_S = 100
 SMALL = {"batch": "1", "q_len": "16", "heads": "2", "head_dim": "8", "backend": "naive"}
 OWN = {**SMALL, "latency_question": "Own"}
 needs_recordings = pytest.mark.skipif(not recordings.names(), reason="no recording is shipped")
-
-
-def opened(page: str, **params: str | list[str]) -> AppTest:
-    """As from a link. The first run is the first page, which must not run anything."""
-    test = AppTest.from_file(str(ROOT / "streamlit_app.py"), default_timeout=WAIT_S)
-    test.query_params.update(params)
-    return test.run().switch_page(f"pages/{page}").run()
-
-
-def until(test: AppTest, ready: Callable[[AppTest], Any]) -> AppTest:
-    """AppTest runs no timed fragment: what that would do is done here."""
-    end = time.monotonic() + WAIT_S
-    while not ready(test):
-        assert not test.exception, test.exception
-        assert time.monotonic() < end, f"the page never came that far: {texts(test)}"
-        time.sleep(0.2)
-        test.run()
-    return test
-
-
-def texts(test: AppTest) -> list[str]:
-    kinds = ("title", "subheader", "markdown", "caption", "info", "warning", "error")
-    return [str(element.value) for kind in kinds for element in test.get(kind)]  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def said(test: AppTest, pattern: str) -> bool:
-    return any(re.search(pattern, text) for text in texts(test))
 
 
 def charts(test: AppTest) -> int:

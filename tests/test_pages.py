@@ -12,12 +12,12 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from page import WAIT_S, said, until
 from streamlit.testing.v1 import AppTest
 
 from explorer import charts, device, measure
@@ -32,7 +32,6 @@ from explorer.ui import live as live_page
 pytestmark = pytest.mark.usefixtures("app_engine")
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = {"batch": "1", "q_len": "3", "kv_len": "5", "heads": "1", "head_dim": "1"}
-WAIT_S = 90
 END = r"^Largest error|elements of one head|No backend has a result"
 
 
@@ -55,25 +54,6 @@ def opened(page: str, **params: Any) -> AppTest:
 
 def _switched(test: AppTest, page: str) -> AppTest:
     return test.switch_page(f"pages/{page}").run()
-
-
-def until(test: AppTest, ready: Callable[[AppTest], Any]) -> AppTest:
-    """AppTest runs no timed fragment: what that would do is done here."""
-    end = time.monotonic() + WAIT_S
-    while not ready(test):
-        assert time.monotonic() < end, f"the page never came that far: {texts(test)}"
-        time.sleep(0.2)
-        test.run()
-    return test
-
-
-def texts(test: AppTest) -> list[str]:
-    return [str(getattr(element, "value", "")) for kind in ("title", "markdown", "caption", "info", "warning", "error")
-            for element in test.get(kind)]  # fmt: skip
-
-
-def said(test: AppTest, pattern: str) -> bool:
-    return any(re.search(pattern, text) for text in texts(test))
 
 
 def results(test: AppTest) -> dict[str, Any]:

@@ -6,11 +6,11 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from page import APP, WAIT_S, html, until
 from streamlit.testing.v1 import AppTest
 
 from explorer import measure, peak, record, scenes, tape
@@ -19,8 +19,6 @@ from explorer.problem import Problem
 from explorer.ui import jobs
 from explorer.ui.hall import code_of, hall
 
-ROOT = Path(__file__).resolve().parent.parent
-WAIT_S = 60
 SHIPPED = "cudnn-against-naive"
 MARKUP = "<img src=x onerror=alert(1)> **bold**"
 SCENE = """
@@ -62,15 +60,10 @@ def own_talks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def opened(**params: str) -> AppTest:
-    test = AppTest.from_file(str(ROOT / "streamlit_app.py"), default_timeout=WAIT_S)
+    test = AppTest.from_file(str(APP), default_timeout=WAIT_S)
     test.run().switch_page("pages/stage.py")
     test.query_params.update(params)
     return test.run()
-
-
-def html(test: AppTest) -> str:
-    bodies = [element.proto.body for element in test.get("html")]  # pyright: ignore[reportAttributeAccessIssue]
-    return "\n".join(body for body in bodies if not body.startswith("<style"))
 
 
 def part(test: AppTest, name: str) -> str:
@@ -93,17 +86,6 @@ def slider(test: AppTest) -> Any:
 def press(test: AppTest, name: str) -> AppTest:
     test.button(key=f"stage_{name}").click().run()
     assert not test.exception
-    return test
-
-
-def until(test: AppTest, ready: Callable[[AppTest], Any]) -> AppTest:
-    """AppTest runs no timed fragment: what that would do is done here."""
-    end = time.monotonic() + WAIT_S
-    while not ready(test):
-        assert not test.exception, test.exception
-        assert time.monotonic() < end, f"the stage never came that far: {html(test)}"
-        time.sleep(0.1)
-        test.run()
     return test
 
 
