@@ -45,6 +45,7 @@ SEQUENTIAL = ("#F7FBFA", "#CDE9E4", "#8CCBC4", "#479F9A", "#156F6B", "#04393C")
 NOT_FINITE = "#BE2A73"
 NEUTRAL = "#7D8890"  # lines and figures that must show on light and on dark
 TIMES_OF_BARS = {"ms": "median", "p10": "p10", "p90": "p90"}
+COLUMNS = alt.ExprRef("width < 340 ? 2 : 0")  # of a legend: a narrow chart would cut one line off; 0 is one line
 LARGEST_CELLS = 64  # a side; beyond it, one mark a cell is slow, and a picture is sent instead
 
 
@@ -104,9 +105,8 @@ def backend_shape(rows: Iterable[Row], *, field: str = "backend", legend: bool =
 
 def _legend(rows: Iterable[Row]) -> alt.Legend:
     """Full colours, also where the first layer is a pale band."""
-    few = alt.ExprRef("width < 340 ? 2 : 0")  # a narrow chart would cut one long line off; 0 is one line
     return alt.Legend(
-        title=None, values=present(rows), orient="top", labelExpr=_label_expr(), symbolOpacity=1, columns=few
+        title=None, values=present(rows), orient="top", labelExpr=_label_expr(), symbolOpacity=1, columns=COLUMNS
     )
 
 

@@ -168,11 +168,12 @@ def fit_bars(fits: Sequence[Fit], *, cache_bytes: int, weights_bytes: float) -> 
     parts = [part for part in (WEIGHTS, CACHE, TOO_LARGE) if any(row["part"] == part for row in rows)]
     order = [end["gpu"] for end in ends]
     most = max(max(end["memory"] for end in ends), min(max(row["to"] for row in rows), 1.2 * ends[-1]["memory"]))
-    x = alt.X("from:Q", title="GB (10⁹ bytes)", scale=alt.Scale(domain=[0, most * 1.25], nice=False, clamp=True))
+    scale = alt.Scale(domain=[0, most * 1.02], nice=False, clamp=True)
+    x = alt.X("from:Q", title="GB (10⁹ bytes)", axis=alt.Axis(grid=False), scale=scale)
     y = alt.Y("gpu:N", sort=order, title=None, axis=alt.Axis(ticks=False, domain=False, labelLimit=160))
     bars = (
         alt.Chart(pd.DataFrame(rows))
-        .mark_bar(height={"band": 0.5})
+        .mark_bar(height=14, yOffset=8)
         .encode(
             x=x,
             x2=alt.X2("to:Q"),
@@ -180,15 +181,16 @@ def fit_bars(fits: Sequence[Fit], *, cache_bytes: int, weights_bytes: float) -> 
             color=alt.Color(
                 "part:N",
                 scale=alt.Scale(domain=parts, range=[PART_COLOURS[part] for part in parts]),
-                legend=alt.Legend(title=None, orient="top", labelLimit=260),
+                legend=alt.Legend(title=None, orient="top", labelLimit=260, columns=charts.COLUMNS),
             ),
             tooltip=[alt.Tooltip("gpu:N"), alt.Tooltip("part:N"), alt.Tooltip("from:Q"), alt.Tooltip("to:Q")],
         )
     )
     base = alt.Chart(pd.DataFrame(ends)).encode(y=y, x=alt.X("memory:Q"))
-    tick = base.mark_tick(thickness=3, color=NEUTRAL, size=26)
-    text = base.mark_text(align="left", dx=8, color=NEUTRAL, fontWeight=600).encode(text=alt.Text("says:N"))
-    return alt.layer(bars, tick, text).properties(height=34 * len(ends) + 90)
+    tick = base.mark_tick(thickness=3, color=NEUTRAL, size=20, yOffset=8)
+    words = base.mark_text(align="left", dy=-8, color=NEUTRAL, fontWeight=600)  # over the bar: there they always fit
+    text = words.encode(text=alt.Text("says:N"), x=alt.value(2))
+    return alt.layer(bars, tick, text).properties(height=44 * len(ends) + 90)
 
 
 def decode(rows: Sequence[dict[str, Any]], clock: charts.Clock) -> Drawing:

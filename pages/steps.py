@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from explorer.ui import controls, shell, steps
+from explorer.ui import controls, panels, shell, steps
 
 shell.guard()
 st.title("Steps")
@@ -20,5 +20,5 @@ st.subheader("One query")
 steps.one_query(seen)
 
 st.subheader("The same, block by block", help="How a fused kernel computes it without ever storing the scores.")
-st.latex(steps.ONLINE)
+panels.formula(steps.ONLINE)
 steps.online(seen, problem)

@@ -136,8 +136,8 @@ def cache_numbers(q: Question) -> None:
             f"{sharing}, K={q.cache.kv_heads}, N={q.model.heads}", f"1/{shared}" if shared > 1 else "all",
             border=True, help="Share of what MHA with as many query heads would store.",
         )  # fmt: skip
-    st.latex(FORMULA)
-    st.latex(
+    panels.formula(FORMULA)
+    panels.formula(
         rf"2 \cdot {q.cache.layers} \cdot {q.batch} \cdot {q.context:,} \cdot {q.cache.kv_heads} "
         rf"\cdot {q.cache.head_dim} \cdot {q.cache.item_bytes} = {q.bytes:,}\ \text{{bytes}}".replace(",", "{,}")
     )
@@ -206,11 +206,11 @@ def decode(records: Sequence[Record], label: str) -> None:
     if not rows:
         return
     clock: charts.Clock = "device_ms" if all(row["device_ms"] is not None for row in rows) else "wall_ms"
+    first = records[0].problem
+    st.caption(f"{label}: {panels.problem_line(first.but(kv_heads=first.heads))}")
     panels.chart(
         charts_heads.decode(rows, clock), say=charts_heads.say_decode(rows, clock), key=f"heads_decode_{label}"
     )
-    first = records[0].problem
-    st.caption(f"{label}: {panels.problem_line(first.but(kv_heads=first.heads))}")
     st.caption(_decode_words(rows, clock))
 
 
@@ -238,4 +238,4 @@ def recorded_decode() -> tuple[str, list[Record]]:
     if RECORDING not in recordings.names():
         return "", []
     shipped = recordings.load(RECORDING)
-    return shipped.label, [r for r in shipped.records if heads.is_decode(r)]
+    return f":material/history: Not measured here: {shipped.label}", [r for r in shipped.records if heads.is_decode(r)]

@@ -42,10 +42,10 @@ def processor(here: Device) -> None:
 
 def readiness(here: Device) -> None:
     """Each backend: ready, or the reason it is not."""
-    with st.container(gap="xsmall"):
+    with st.container(gap="medium"):
         for name, backend in BACKENDS.items():
             why = backend.why_not(ASKED, here)
-            head, about = st.columns([0.42, 0.58], gap="small")
+            head, about = st.columns([0.42, 0.58], gap="xsmall")
             with head.container(horizontal=True, horizontal_alignment="distribute", gap="small"):
                 st.html(panels.tag(name), width="content")
                 ready = ":green-badge[:material/check_circle: ready]"
@@ -85,12 +85,12 @@ def queue() -> None:
     with st.grid(4, min_column_width=150):
         st.metric("Running", stats.running, border=True)
         st.metric("Waiting", stats.waiting, border=True)
-        st.metric("Compile cache, hits", MISSING if cache is None else cache["hits"], border=True)
+        st.metric("Cache hits", MISSING if cache is None else cache["hits"], border=True)
         st.metric(
-            "Compile cache, misses",
+            "Cache misses",
             MISSING if cache is None else cache["misses"],
             border=True,
-            help="Hits and misses since the worker started; the least recently used program is thrown out first.",
+            help="Of the compile cache since the worker started; the least recently used program is thrown out first.",
         )
     if cache is not None:
         st.caption(f"{cache['size']} of at most {cache['most']} compiled programs are kept in the worker.")

@@ -251,6 +251,11 @@ def table(rows: Sequence[dict[str, Any]], *, alt_text: str, **columns: Any) -> N
     st.dataframe(shown, hide_index=True, alt=alt_text, column_config=columns or None)
 
 
+def formula(tex: str) -> None:
+    """A formula in a line of its own, which breaks where a narrow page ends; st.latex would run out of it."""
+    st.markdown(rf"$\displaystyle {tex}$", text_alignment="center")
+
+
 def tensors(problem: Problem) -> list[dict[str, Any]]:
     """q, k, v and the output as rows: name, shape, dtype, layout, bytes."""
     q, kv = (problem.q_shape, "(B, T, N, H)"), (problem.kv_shape, "(B, S, K, H)")
