@@ -194,7 +194,7 @@ def fit_bars(fits: Sequence[Fit], *, cache_bytes: int, weights_bytes: float) -> 
 
 
 def decode(rows: Sequence[dict[str, Any]], clock: charts.Clock) -> Drawing:
-    """Time of a decode step against K, a line for each backend."""
+    """Time of a decode step against K, a line for each backend; hollow where the kernel is not proven."""
     kept = [row for row in rows if row[clock] is not None]
     table = pd.DataFrame(
         [
@@ -203,6 +203,7 @@ def decode(rows: Sequence[dict[str, Any]], clock: charts.Clock) -> Drawing:
                 "backend": row["backend"],
                 "name": charts.label(row["backend"]),
                 "ms": row[clock],
+                "proven": bool(row["proven"]),
                 "low": row[clock.replace("_ms", "_p10_ms")],
                 "high": row[clock.replace("_ms", "_p90_ms")],
             }
@@ -224,8 +225,14 @@ def decode(rows: Sequence[dict[str, Any]], clock: charts.Clock) -> Drawing:
     y = alt.Y("ms:Q", title=f"ms a step, {charts.CLOCKS[clock]}", scale=alt.Scale(zero=True))
     line = base.mark_line(strokeWidth=2).encode(y=y)
     bar = base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
-    dots = base.mark_point(filled=True, size=80).encode(y=y, shape=charts.backend_shape(kept))
-    return alt.layer(bar, line, dots).properties(height=280)
+    shape = charts.backend_shape(kept)
+    dots = [
+        base.transform_filter(f"datum.proven === {str(proven).lower()}")
+        .mark_point(filled=proven, size=80, opacity=1)
+        .encode(y=y, shape=shape)
+        for proven in (True, False)
+    ]
+    return alt.layer(bar, line, *dots).properties(height=280)
 
 
 def say_decode(rows: Sequence[dict[str, Any]], clock: charts.Clock) -> str:

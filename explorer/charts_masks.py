@@ -240,18 +240,19 @@ def verdict_grid(found: Sequence[Recovered]) -> Plain:
     masks = [by_mask.get((r.problem.mask, r.problem.q_len, r.problem.kv_len), r.problem.mask.name) for r in found]
     verdicts = [r.verdict for r in found]
     present = [v for v in VERDICT_SIGNS if v in verdicts]
+    bare = {"ticks": False, "domain": False, "labelOverlap": False}
     place = {
         "x": on(
             "backend:N",
             sort=[charts.label(name) for name in charts.ORDER],
             title=None,
-            axis={"orient": "top", "labelAngle": -30, "labelLimit": 160, "ticks": False, "domain": False},
+            axis={"orient": "top", "labelAngle": -30, "labelLimit": 160, **bare},
         ),
         "y": on(
             "mask:N",
             sort=[case.label for case in recover.CASES.values()],
             title=None,
-            axis={"labelLimit": 200, "ticks": False, "domain": False},
+            axis={"labelLimit": 200, **bare},
         ),
         "tooltip": [on("backend:N"), on("mask:N"), on("says:N", title="verdict")],
     }
@@ -266,7 +267,8 @@ def verdict_grid(found: Sequence[Recovered]) -> Plain:
     scale = {"domain": present, "range": [VERDICT_COLOURS[v] for v in present]}
     ink = {"value": "#17242B", "condition": {"test": "datum.dark", "value": "#FFFFFF"}}
     return {
-        "height": 30 * len(set(masks)) + 20,
+        "height": 26 * len(set(masks)),
+        "autosize": {"type": "fit-x", "contains": "padding"},
         "resolve": {"scale": {"color": "independent"}},
         "data": table(
             backend=[charts.label(r.backend) for r in found],

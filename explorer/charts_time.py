@@ -231,7 +231,9 @@ def _gap_marks(rows: Sequence[Row], axis: str, y: str, color: alt.Color, *, log:
             alt.Tooltip("series:N"), alt.Tooltip("x:Q", title=WORDS[axis]), alt.Tooltip("status:N"),
             alt.Tooltip("reason:N"),
         ]  # fmt: skip
-        place_y = alt.value(HEIGHT - 10 - 14 * place)
+        place_y = alt.value(
+            alt.expr(f"height - {10 + 14 * place}")
+        )  # the height of the plot, whatever stands around it
         drawn.append(mark.encode(x=x, y=place_y, color=color, tooltip=tooltip))
     return drawn
 

@@ -70,8 +70,8 @@ CASES: dict[str, Case] = {
         Case(name="window-wide", label="Causal window wider than S", mask=Mask(causal=True, window=(99, 0))),
         Case(name="padding", label="Padding", mask=Mask(kv_valid=26)),
         Case(name="padding-causal", label="Causal, padding", mask=Mask(causal=True, kv_valid=26)),
-        Case(name="padding-none", label="Padding of 0", mask=Mask(kv_valid=40)),
-        Case(name="padding-all", label="All padding", mask=Mask(kv_valid=0)),
+        Case(name="padding-none", label="Padding of no key", mask=Mask(kv_valid=40)),
+        Case(name="padding-all", label="Padding of every key", mask=Mask(kv_valid=0)),
         Case(name="no-key", label="Some rows see no key", mask=Mask(window=(6, 6)), kv_len=24),
     )
 }

@@ -19,11 +19,12 @@ if asked is not None:
     left, right = st.columns(2, gap="large") if is_beside else (st.container(), st.container())
     with left:
         st.subheader(f"Here: {here.name if here else 'this machine'}")
-        footprint.view(footprint.rows_of(asked, answer.results), key="live", edges=edges)
+        footprint.view(footprint.rows_of(asked, answer.results), footprint.shape_of(problem), key="live", edges=edges)
     if records:
         with right:
             st.subheader(f"Recorded: {records[0].where}")
             st.caption(f":material/history: Not measured here: {recordings.describe(records)}.")
-            footprint.view(footprint.rows_of_records(records), key="recorded", records=records)
+            shape = footprint.shape_of(records[0].problem)
+            footprint.view(footprint.rows_of_records(records), shape, key="recorded", records=records)
     proof = footprint.last_fit(problem, backends, edges, status)
     panels.watch(answer, *filter(None, (*answers, proof)), into=status)

@@ -33,7 +33,8 @@ def said(test: AppTest, pattern: str) -> bool:
 
 def html(test: AppTest) -> str:
     bodies = [element.proto.body for element in test.get("html")]  # pyright: ignore[reportAttributeAccessIssue]
-    return "\n".join(body for body in bodies if not body.startswith("<style"))
+    shown = "\n".join(body for body in bodies if not body.startswith("<style"))
+    return re.sub(r"(?s)<script>.*?</script>", "", shown)
 
 
 def until(test: AppTest, ready: Callable[[AppTest], Any]) -> AppTest:

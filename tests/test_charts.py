@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import math
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import altair as alt
 import numpy as np
 import pytest
 
-from explorer import charts, curves
+from explorer import charts, charts_time, curves, measure, record, recordings
 from explorer.backends import BACKENDS
 from explorer.problem import AXIS_LETTERS
 
@@ -175,6 +176,45 @@ def test_heatmaps_in_words() -> None:
     assert said.startswith("Output of naive: 2 query by 2 dim, from -2 to 1, the largest in size at row 0, column 1")
     assert said.endswith("1 values are not finite")
     assert charts.say_difference(np.array([[0.0, -3.0]])) == "largest difference 3 (row 0, column 1), mean 1.5"
+
+
+def test_the_sign_of_a_gap_stands_within_the_plot_as_a_page_draws_it() -> None:
+    vl_convert = pytest.importorskip("vl_convert")
+    made = [each for each in recordings.load("lab-sequence").records if each.backend == "xla"]
+    gap = measure.blank(made[-1].problem.but(q_len=2048, kv_len=2048), "xla", "refused", "no room")
+    rows = curves.labelled(record.rows([*made, gap]), "q_len")
+    drawn = charts_time.times(rows, "q_len", "wall_ms").to_dict()
+    # Streamlit gives a chart its width and this, so that the plot is what the axes and the legend leave of the height
+    svg = vl_convert.vegalite_to_svg({**drawn, "width": 700, "autosize": {"type": "fit", "contains": "padding"}})
+    (height,) = re.findall(r'class="background"[^>]* d="M0.5,0.5h\d+v(\d+)h', svg)
+    (place,) = re.findall(rf"translate\(\d+,(\d+)\)[^>]*>{charts_time.GAP_SIGN}<", svg)
+    assert 0 < int(place) < int(height)
+
+
+def causal_pair(causal: tuple[float, float, float], full: tuple[float, float, float]) -> list[dict[str, Any]]:
+    names = ("wall_ms", "wall_p10_ms", "wall_p90_ms")
+    times = {"causal": causal, "full": full}
+    return [
+        {**row("naive", 1.0), "mask": mask, "where": "here"} | dict(zip(names, times[mask], strict=True))
+        for mask in times
+    ]
+
+
+@pytest.mark.parametrize(
+    ("causal", "full", "says"),
+    [
+        ((0.5, 0.49, 0.52), (1.0, 0.98, 1.02), "skips the masked half"),
+        ((1.0, 0.98, 1.02), (1.0, 0.98, 1.02), "does the full work"),
+        ((0.55, 0.5, 1.3), (1.0, 0.9, 1.9), "may skip the masked half: its times spread too far to say"),
+        ((1.0, 0.5, 1.3), (1.0, 0.9, 1.9), "may do the full work: its times spread too far to say"),
+        ((0.8, 0.79, 0.81), (1.0, 0.98, 1.02), "between"),
+    ],
+)
+def test_who_skips_the_masked_half_is_said_only_where_the_times_agree(
+    causal: tuple[float, float, float], full: tuple[float, float, float], says: str
+) -> None:
+    (found,) = curves.causal_shares(causal_pair(causal, full), "wall_ms")
+    assert found["says"] == says
 
 
 def test_many_places_are_thinned_evenly_and_whole_and_few_are_not() -> None:

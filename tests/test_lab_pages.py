@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import planted
 import pytest
@@ -10,6 +11,7 @@ from page import opened, said, texts, until
 from streamlit.testing.v1 import AppTest
 
 from explorer import charts_steps, path, recover
+from explorer.ui import heads as heads_page
 from explorer.ui import jobs
 
 pytestmark = pytest.mark.usefixtures("app_engine")
@@ -211,9 +213,9 @@ def test_decode_runs_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said(test, r"Naive JAX at K=1 is left out: XLA was still compiling it")
     assert not said(test, "Measured here and now")
     test.button(key="heads_decode_run").click().run()
-    until(test, lambda it: said(it, "The fastest backend takes .* at K=4 and .* at K=1"))
+    until(test, lambda it: said(it, ", the fastest at K=4, takes .* there and .* at K=1"))
     assert said(test, "Measured here and now")
-    assert said(test, "The fastest backend takes .* at K=32 and .* at K=1")
+    assert said(test, r"SDPA cuDNN, the fastest at K=32, takes .* there and .* at K=1: 9.1 times as fast")
 
 
 def test_a_decode_point_without_a_time_stands_with_its_reason_and_costs_no_other() -> None:
@@ -231,7 +233,32 @@ def test_a_decode_point_without_a_time_stands_with_its_reason_and_costs_no_other
     test = AppTest.from_function(page, default_timeout=60).run()
     assert not test.exception
     assert said(test, r"Naive JAX at K=4 has no time: Stopped at its time limit of 60 s\.")
-    assert said(test, "The fastest backend takes .* at K=4 and .* at K=1")
+    assert said(test, ", the fastest at K=4, takes .* there and .* at K=1")
+
+
+def decode_row(backend: str, k: int, ms: float) -> dict[str, Any]:
+    return {"backend": backend, "kv_heads": k, "wall_ms": ms}
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        # Naive gains nothing; that XLA is quick at K=1 is another question
+        ([("naive", 32, 77.6), ("naive", 1, 75.0), ("xla", 32, 90.0), ("xla", 1, 1.46)], "Naive JAX, .* nothing saved"),
+        (
+            [("naive", 32, 80.0), ("naive", 1, 8.0), ("xla", 1, 1.0)],
+            r"10\.0 times as fast for .* reading the cache",
+        ),
+        (
+            [("naive", 32, 80.0), ("naive", 1, 2.0)],
+            r"40\.0 times as fast, more than 1/32 .* it may be chance",
+        ),
+        ([("naive", 32, 80.0), ("xla", 1, 2.0)], "nothing to compare yet"),
+        ([("naive", 32, 80.0)], "nothing to compare yet"),
+    ],
+)
+def test_what_sharing_saves_is_said_of_one_backend(rows: list[tuple[str, int, float]], said: str) -> None:
+    assert re.search(said, heads_page._decode_words([decode_row(*row) for row in rows], "wall_ms"))
 
 
 # --- Start

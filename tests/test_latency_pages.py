@@ -235,6 +235,19 @@ def test_memory_says_which_lengths_it_can_t_use() -> None:
         assert said(test, "^These lengths can't be used: "), lengths
 
 
+def test_memory_has_no_formula_for_what_no_gpu_takes_and_says_why() -> None:
+    """cuDNN takes float32 nowhere; its line by formula would be one of a call that can't be."""
+    test = opened("memory.py", **{**SMALL, "backend": ["naive", "cudnn"]})
+    assert not test.exception
+    shown = next(frame.value for frame in test.dataframe if "peak" in frame.value)
+    by = {row["backend"]: row for row in shown.to_dict("records")}
+    assert by["SDPA cuDNN"]["outcome"] == "refused"
+    assert not re.search(r"\d", by["SDPA cuDNN"]["formula"])
+    assert re.search(r"\d", by["Naive JAX"]["formula"])
+    assert said(test, "^SDPA cuDNN: .*float32")
+    assert said(test, r"A call of B=1 N=2 K=2 H=8 float32 full\.")
+
+
 @needs_recordings
 def test_the_recorded_memory_grows_as_it_must() -> None:
     """Scores are O(T²), the fused kernel's memory is O(T): by what was measured, not by the formula."""

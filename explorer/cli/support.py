@@ -153,7 +153,7 @@ def print_answers(answers: list[Answer]) -> None:
             print(f"    ! {a.headline}")
         for neighbour in a.nearest:
             print(f"    instead, {neighbour}")
-        if not a.supported and a.sources:
+        if a.sources and (not a.supported or a.reason):
             print(f"    source: {'; '.join(a.sources)}")
     if any(a.witness == "rule" for a in answers):
         print("by rule: nothing was run for it; --check asks JAX's own check, --prove runs it here", file=sys.stderr)

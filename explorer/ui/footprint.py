@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from explorer import charts, charts_time, curves, memory, peak, recordings
+from explorer import charts, charts_time, curves, device, memory, peak, recordings
 from explorer.backends import BACKENDS
 from explorer.charts import MISSING
 from explorer.engine import Priority
@@ -20,6 +20,7 @@ from explorer.ui.jobs import Answer
 
 GPU_LENGTHS, CPU_LENGTHS = "256,512,1k,2k,4k,8k", "128,256,512,1k"
 RECORDING = "memory"
+GPU_WITHOUT = "h200"  # whose rules tell what a formula is for where there is no GPU
 LIMIT_S = 900.0
 
 
@@ -78,21 +79,23 @@ def run(one: Asked, status: Any) -> Answer:
 
 
 def rows_of(one: Asked, found: Iterable[Peak]) -> list[dict[str, Any]]:
-    """The formula for every point, and the compiler's and the measured figures of those that ran."""
+    """The formula for every point that a GPU takes (this one, else an H200), and what those that ran measured."""
     there = {(each.problem, each.backend): each for each in found}
+    here = jobs.device()
+    gpu = here if here is not None and here.is_gpu else device.named(GPU_WITHOUT)
     rows = []
     for p, name in one.points:
-        got = there.get((p, name))
+        got, refusal = there.get((p, name)), BACKENDS[name].why_not(p, gpu)
         rows.append(
             {
                 "backend": name,
                 "dtype": p.dtype,
                 "q_len": p.q_len,
-                "formula_bytes": peak.formula(name, p),
+                "formula_bytes": None if refusal else peak.formula(name, p),
                 "compiler_bytes": got.compiler_bytes if got else None,
                 "peak_bytes": got.peak_bytes if got else None,
-                "outcome": got.outcome if got else None,
-                "reason": got.reason if got else None,
+                "outcome": got.outcome if got else "refused" if refusal else None,
+                "reason": refusal or (got.reason if got else None),
             }
         )
     return rows
@@ -124,23 +127,30 @@ def rows_of_records(records: Iterable[Record]) -> list[dict[str, Any]]:
     return rows
 
 
-def view(rows: list[dict[str, Any]], *, key: str, edges: Sequence[Edge] = (), records: Sequence[Record] = ()) -> None:
+def view(
+    rows: list[dict[str, Any]], shape: str, *, key: str, edges: Sequence[Edge] = (), records: Sequence[Record] = ()
+) -> None:
     """The chart, how it grows, the three columns, and exports."""
     room = edges[0].room_bytes if edges else None
     # An edge far beyond what is shown would press the curves together
     furthest = 16 * max(row["q_len"] for row in rows)
     ends = [{"backend": e.backend, "q_len": e.first_misfit_q_len} for e in edges if e.first_misfit_q_len <= furthest]
+    drawn = {row["backend"] for row in rows if row["formula_bytes"]}
+    ends = [end for end in ends if end["backend"] in drawn]
 
     def drawing() -> Any:
         return charts_time.footprint(rows, room, ends)
 
+    st.caption(f"A call of {shape}.")
     panels.chart(drawing, say=say(rows, room), key=f"memory-{key}")
     st.caption(_growth(rows))
+    for reason, mine in _reasons(rows).items():
+        st.caption(f"{', '.join(mine)}: {reason}")
     columns = {"formula_bytes": "formula", "compiler_bytes": "compiler", "peak_bytes": "peak"}
     shown = [
         {"T": row["q_len"], "backend": charts.label(row["backend"])}
         | {said: memory.gib(row[name]) if row[name] else MISSING for name, said in columns.items()}
-        | {"outcome": (row["outcome"] or "not run") + (f": {row['reason']}" if row["reason"] else "")}
+        | {"outcome": row["outcome"] or "not run"}
         for row in rows
     ]
     panels.table(shown, alt_text=f"Memory of a call by formula, by the compiler, and as measured ({key})")
@@ -148,6 +158,23 @@ def view(rows: list[dict[str, Any]], *, key: str, edges: Sequence[Edge] = (), re
         exports.popover(records, "memory", drawing=drawing, key=f"-{key}")
     else:
         exports.rows_popover(rows, f"memory-{key}", drawing=drawing)
+
+
+def _reasons(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Each reason, and the points it is given for: all of a backend, or its lengths."""
+    found: dict[str, list[str]] = {}
+    for name in charts.present(rows):
+        mine = [row for row in rows if row["backend"] == name]
+        for reason in dict.fromkeys(row["reason"] for row in mine if row["reason"]):
+            those = [row for row in mine if row["reason"] == reason]
+            at = "" if len(those) == len(mine) else " at T = " + ", ".join(str(row["q_len"]) for row in those)
+            found.setdefault(reason, []).append(charts.label(name) + at)
+    return found
+
+
+def shape_of(p: Problem) -> str:
+    """What the lengths leave open, as both charts need it: their problems differ."""
+    return f"B={p.batch} N={p.heads} K={p.kv_heads} H={p.head_dim} {p.dtype} {p.mask.name}"
 
 
 def _growth(rows: list[dict[str, Any]]) -> str:
@@ -169,7 +196,11 @@ def say(rows: Sequence[dict[str, Any]], room: int | None) -> str:
     """The chart in words: each backend at its longest."""
     parts = []
     for name in charts.present(rows):
-        last = [row for row in rows if row["backend"] == name][-1]
+        sized = [row for row in rows if row["backend"] == name and (row["peak_bytes"] or row["formula_bytes"])]
+        if not sized:
+            parts.append(f"{charts.label(name)} none")
+            continue
+        last = sized[-1]
         size = memory.gib(last["peak_bytes"] or last["formula_bytes"])
         how = "measured" if last["peak_bytes"] else "by formula"
         parts.append(f"{charts.label(name)} {size} at T={last['q_len']} ({how})")

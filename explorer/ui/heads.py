@@ -27,6 +27,7 @@ FORMULA = (
 DECODE_ON_CPU = Problem.of(batch=1, q_len=1, kv_len=4096, heads=32, head_dim=128, dtype="float32")
 DECODE_LIMIT_S = 60.0
 SAME_TIME = 1.1  # so many times as fast is no saving
+DECODERS = ("naive", "xla", "cudnn")
 PROVERS = ("naive", "xla", "cudnn", "transformer_engine")
 
 
@@ -182,10 +183,13 @@ def decode_here(p: Problem, status: Any) -> Answer:
         machine.starting()
         return Answer.of("", None)
     base = DECODE if here.is_gpu else DECODE_ON_CPU
-    names = [n for n in ("naive", "xla", "cudnn") if BACKENDS[n].why_not(base, here) is None]
+    names = [n for n in DECODERS if BACKENDS[n].why_not(base, here) is None]
     points = heads.decode_points(base.but(seed=p.seed), names, divisors(base.heads))
+    refused = {name: BACKENDS[name].why_not(base, here) for name in DECODERS if name not in names}
     answer = ask_decode(points, again=panels.was_pressed("heads_decode_run"), status=status)
     panels.run_button(answer, key="heads_decode_run", prediction=f"One query against {base.kv_len:,} keys, for each K.")
+    for name, reason in refused.items():
+        st.caption(f"{charts.label(name)} has no point here: {reason}")
     decode(answer.results, "Measured here and now")
     return answer
 
@@ -215,14 +219,24 @@ def decode(records: Sequence[Record], label: str) -> None:
 
 
 def _decode_words(rows: Sequence[dict[str, Any]], clock: charts.Clock) -> str:
+    """What sharing saves the backend that is fastest without it: two backends' times would be another question."""
     most, least = max(r["kv_heads"] for r in rows), min(r["kv_heads"] for r in rows)
-    best = {k: min(r[clock] for r in rows if r["kv_heads"] == k) for k in (most, least)}
-    said = f"The fastest backend takes {charts.ms(best[most])} at K={most} and {charts.ms(best[least])} at K={least}"
-    ratio = best[most] / best[least]
+    took = {(r["backend"], r["kv_heads"]): r[clock] for r in rows}
+    both = [name for name, k in took if k == most and (name, least) in took]
+    if most == least or not both:
+        return f"No backend has a time at two K, or at K={most} and K={least}: nothing to compare yet."
+    name = min(both, key=lambda each: took[each, most])
+    ratio, share = took[name, most] / took[name, least], most / least
+    said = (
+        f"{charts.label(name)}, the fastest at K={most}, takes {charts.ms(took[name, most])} there and "
+        f"{charts.ms(took[name, least])} at K={least}"
+    )
     if ratio <= SAME_TIME:
-        return f"{said}: nothing saved for 1/{most // least} of the cache. At this size fixed costs decide."
+        return f"{said}: nothing saved for 1/{share:g} of the cache. Something else than reading it decides here."
+    if ratio > share:
+        return f"{said}: {ratio:.1f} times as fast, more than 1/{share:g} of the cache explains; it may be chance."
     return (
-        f"{said}: {ratio:.1f} times as fast for 1/{most // least} of the cache. One query does "
+        f"{said}: {ratio:.1f} times as fast for 1/{share:g} of the cache. One query does "
         "little arithmetic on many bytes, so reading the cache is most of the work."
     )
 

@@ -347,8 +347,7 @@ def _latency_chart(records: Sequence[Record], note: str | None) -> None:
     if any(r[on] is not None for r in rows):
         panels.chart(matrix.latency(rows, on), say=matrix.say_latency(rows, on))
     refused = [r for r in records if r.status != "ok"]
-    for name in charts.present([{"backend": r.backend} for r in refused]):
-        mine = [r for r in refused if r.backend == name]
-        dims = ", ".join(str(r.problem.head_dim) for r in mine)
-        st.caption(f"{charts.label(name)} has no time at {dims}: {_plain(mine[0].reason or MISSING)}")
+    for each in refused:
+        said = f"{charts.label(each.backend)} has no time at {each.problem.head_dim}"
+        st.caption(f"{said}: {_plain(each.reason or MISSING)}")
     exports.popover(records, "head-dim-latency")
