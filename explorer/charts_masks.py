@@ -240,13 +240,14 @@ def verdict_grid(found: Sequence[Recovered]) -> Plain:
     masks = [by_mask.get((r.problem.mask, r.problem.q_len, r.problem.kv_len), r.problem.mask.name) for r in found]
     verdicts = [r.verdict for r in found]
     present = [v for v in VERDICT_SIGNS if v in verdicts]
-    bare = {"ticks": False, "domain": False, "labelOverlap": False}
+    bare = {"ticks": False, "domain": False, "labelOverlap": False, "labelFlush": False}
+    upright = {"labelAngle": {"expr": "width < 340 ? -90 : -30"}, "labelAlign": "left", "labelBaseline": "middle"}
     place = {
         "x": on(
             "backend:N",
             sort=[charts.label(name) for name in charts.ORDER],
             title=None,
-            axis={"orient": "top", "labelAngle": -30, "labelLimit": 160, **bare},
+            axis={"orient": "top", "labelLimit": 160, **upright, **bare},
         ),
         "y": on(
             "mask:N",

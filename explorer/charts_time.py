@@ -293,7 +293,7 @@ def _dash(rows: Sequence[Row]) -> Any:
 
 
 def bars(rows: Sequence[Row], clock: Clock) -> alt.LayerChart:
-    """A bar a series: median, whisker p10 to p90, the figure at its end; hollow where the kernel is not proven."""
+    """A bar a series: median, whisker p10 to p90, the figure over it; hollow where the kernel is not proven."""
     kept = [
         {"series": r["series"], "backend": r["backend"], "proven": bool(r["proven"]), "ms": r[clock]}
         | {"p10": r[clock.replace("_ms", "_p10_ms")], "p90": r[clock.replace("_ms", "_p90_ms")]}
@@ -307,22 +307,21 @@ def bars(rows: Sequence[Row], clock: Clock) -> alt.LayerChart:
         y=alt.Y("series:N", title=None, sort=None, axis=alt.Axis(labelLimit=260, ticks=False, domain=False)),
         tooltip=_tooltip(),
     )
-    # Room on the right for the figures
-    scale = alt.Scale(domain=[0, 1.3 * most], nice=False)
+    scale = alt.Scale(domain=[0, 1.02 * most], nice=False)
     x = alt.X("ms:Q", title=f"ms a call, {CLOCKS[clock]} (shorter is better)", scale=scale)
     colour = charts.backend_colour(kept, legend=False)
     proven = alt.FillOpacityValue(0.12, condition={"test": "datum.proven", "value": 0.92})
-    bar = base.mark_bar(height={"band": 0.55}, cornerRadiusEnd=2, strokeWidth=1.5).encode(
+    bar = base.mark_bar(height=18, yOffset=8, cornerRadiusEnd=2, strokeWidth=1.5).encode(
         x=x, color=colour, stroke=colour_of_stroke(), fillOpacity=proven
     )
-    whisker = base.mark_rule(strokeWidth=1.5).encode(
+    whisker = base.mark_rule(strokeWidth=1.5, yOffset=8).encode(
         x=alt.X("p10:Q"), x2=alt.X2("p90:Q"), color=alt.ColorValue(charts.NEUTRAL)
     )
-    figure = base.mark_text(align="left", dx=8, fontWeight=600).encode(
-        x=alt.X("end:Q"), text=alt.Text("text:N"), color=alt.ColorValue(charts.NEUTRAL)
+    # Over the bar: at its end a narrow page would cut the longer ones
+    figure = base.mark_text(align="left", dy=-11, fontWeight=600).encode(
+        x=alt.value(2), text=alt.Text("text:N"), color=alt.ColorValue(charts.NEUTRAL)
     )
-    figure = figure.transform_calculate(end="max(datum.ms, datum.p90)")
-    return _stack([bar, whisker, figure], 44 * len(kept) + 10)
+    return _stack([bar, whisker, figure], 44 * len(kept) + 70)
 
 
 def colour_of_stroke() -> alt.Stroke:

@@ -257,8 +257,8 @@ def every_pair(names: Sequence[str], answer: Answer) -> None:
     source = offered[0]
     if len(offered) > 1:
         source = st.segmented_control("Where", offered, default=offered[0], required=True, key="masks_where")
-    elif source != "here":
-        st.caption(source)
+    if source == label:
+        st.caption(f":material/history: Not measured here: {label}.")
     found = sources[source]
     wrong = [r for r in found if r.is_wrong]
     said = f"{len(found)} verdicts of {len({r.backend for r in found})} backends, {len(wrong)} wrong"
