@@ -26,6 +26,8 @@ class Parser(argparse.ArgumentParser):
     """argparse, but an error is one line on stderr and exit 2."""
 
     def error(self, message: str) -> NoReturn:
+        if message.endswith("expected one argument"):  # none came, or one that looks like an option
+            message += ": a value that begins with - is written with =, such as --values=-5,64"
         self.exit(2, f"{self.prog}: {message}\n")
 
 

@@ -35,6 +35,7 @@ def explorer(*words: str, **environment: str) -> subprocess.CompletedProcess[str
         (["run", "--limit", "0"], "limit_s must be more than 0"),
         (["run", "--window", "3"], "a window is LEFT,RIGHT"),
         (["run", "--no-such-option"], "unrecognized arguments: --no-such-option"),
+        (["run", "--q-len", "-5,6"], "expected one argument: a value that begins with - is written with ="),
         (["fly"], "a command is needed, one of doctor, run"),
         ([], "a command is needed"),
     ],
