@@ -73,7 +73,7 @@ def both(q, k, v, g):
 SCRIPT = '''\
 """{title}
 
-Recorded: {recorded}. Needs JAX{needs}. Prints this machine's median beside it.
+Recorded: {recorded}. Needs JAX{needs}. Prints this machine's beside it.
 """
 import os, statistics, time
 
@@ -106,7 +106,9 @@ for i in range(WARMUP + REPEATS):
     if PAUSE_S and (took >= {short_s} or load >= {busy_s}):
         time.sleep(min(PAUSE_S, {rest} * load))
         load = 0.0
-print(f"wall median {{statistics.median(times):.4f}} ms of {{len(times)}} calls; recorded {recorded_ms:.4f} ms")
+low, high = np.percentile(times, (10, 90))
+print(f"wall median {{statistics.median(times):.4f}} ms of {{len(times)}} calls, p10 {{low:.4f}}, p90 {{high:.4f}}")
+print("recorded    {recorded_ms:.4f} ms of {repeats} calls, p10 {recorded_p10_ms:.4f}, p90 {recorded_p90_ms:.4f}")
 '''
 
 
@@ -146,6 +148,8 @@ def script(made: Record) -> str:
         busy_s=BUSY_MS / 1e3,
         rest=REST,
         recorded_ms=timing.wall_ms.median,
+        recorded_p10_ms=timing.wall_ms.p10,
+        recorded_p90_ms=timing.wall_ms.p90,
     )
 
 

@@ -71,9 +71,19 @@ def _run(text: str, folder: Path) -> float:
         [sys.executable, str(file)], capture_output=True, text=True, cwd=folder, env=environment, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    found = re.search(r"^wall median ([\d.]+) ms of 5 calls; recorded ([\d.]+) ms$", done.stdout, re.MULTILINE)
-    assert found, done.stdout
-    return float(found[1])
+    number = r"(\d+\.\d+)"
+    lines = [
+        rf"wall median {number} ms of 5 calls, p10 {number}, p90 {number}",
+        rf"recorded +{number} ms of 5 calls, p10 {number}, p90 {number}",
+    ]
+    found = [re.fullmatch(line, said) for line, said in zip(lines, done.stdout.splitlines()[-2:], strict=True)]
+    assert all(found), done.stdout
+    for each in found:
+        assert each is not None
+        median, low, high = map(float, each.groups())
+        assert 0 < low <= median <= high
+    assert found[0] is not None
+    return float(found[0][1])
 
 
 def _check(text: str) -> None:
@@ -85,6 +95,7 @@ def _check(text: str) -> None:
 def test_the_script_prints_a_wall_median(made: list[Record], tmp_path: Path) -> None:
     text = export.script(made[0])
     _check(text)
+    assert f"recorded    {_wall(made[0]):.4f} ms of 5 calls, p10 " in text
     assert 0 < _run(text, tmp_path) < 1000 * _wall(made[0])
 
 
