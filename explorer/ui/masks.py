@@ -116,9 +116,9 @@ def badge(verdict: str) -> str:
 def verdicts(found: Sequence[Recovered], names: Sequence[str]) -> None:
     """One line a backend: its verdict and the sentence behind it."""
     by_name = {r.backend: r for r in found}
-    with st.container(gap="xsmall"):
+    with st.container(gap="medium"):
         for name in names:
-            with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"mask-verdict-{name}"):
+            with st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key=f"mask-verdict-{name}"):
                 st.html(panels.tag(name), width=190)
                 if name not in by_name:
                     st.markdown(":gray-badge[:material/hourglass_empty: waiting]")
