@@ -70,6 +70,17 @@ def test_latency_shows_the_recordings_until_something_is_measured(question: str,
     assert "job" not in test.query_params
 
 
+def test_before_run_it_is_said_how_many_points_this_machine_refuses() -> None:
+    here = jobs.device()
+    if here is not None and here.is_gpu:
+        pytest.skip("here cuDNN runs")
+    assert said(
+        opened("latency.py", latency_question="Benchmark", backend=""), "^4 points, 1 of them refused here, about"
+    )
+    nvidia = opened("roofline.py", backend="")
+    assert said(nvidia, "^8 points, and .* can run none of them; Run says why")
+
+
 @needs_recordings
 def test_the_clock_is_a_switch() -> None:
     test = opened("latency.py", latency_question="Sequence", backend="", latency_clock="device")

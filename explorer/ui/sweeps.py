@@ -110,9 +110,14 @@ def timed(protocol: Protocol, here: Device | None) -> Protocol:
 
 def predicted_s(asked: Asked, here: Device) -> float:
     """A rough sum over the points that are not refused; compiling comes on top."""
-    able = [p for p in asked.points if BACKENDS[p.backend].why_not(p.problem, here) is None]
+    able = _able(asked, here)
     each = (measure.guess_seconds(p.problem, 1, on_gpu=here.is_gpu, protocol=asked.protocol) for p in able)
     return sum(each, 0.0)
+
+
+def _able(asked: Asked, here: Device) -> list[sweep.Point]:
+    """The points that the rules do not refuse on this device."""
+    return [p for p in asked.points if BACKENDS[p.backend].why_not(p.problem, here) is None]
 
 
 def run(asked: Asked, *, page: str, status: Any) -> Sweep:
@@ -161,7 +166,11 @@ def _submit(asked: Asked, page: str, status: Any) -> Answer:
 def _prediction(asked: Asked, here: Device | None, seconds: float | None) -> str:
     if here is None or seconds is None:
         return f"{len(asked.points)} points; how long they take is known once the worker has loaded JAX."
-    return f"{len(asked.points)} points, about {max(1, seconds):.0f} s on {here.name}, compiling not counted."
+    able, count = len(_able(asked, here)), len(asked.points)
+    if not able:
+        return f"{count} points, and {here.name} can run none of them; Run says why."
+    refused = f", {count - able} of them refused here" if able < count else ""
+    return f"{count} points{refused}, about {max(1, seconds):.0f} s on {here.name}, compiling not counted."
 
 
 def choose(page: str) -> None:
