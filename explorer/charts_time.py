@@ -231,9 +231,8 @@ def _gap_marks(rows: Sequence[Row], axis: str, y: str, color: alt.Color, *, log:
             alt.Tooltip("series:N"), alt.Tooltip("x:Q", title=WORDS[axis]), alt.Tooltip("status:N"),
             alt.Tooltip("reason:N"),
         ]  # fmt: skip
-        place_y = alt.value(
-            alt.expr(f"height - {10 + 14 * place}")
-        )  # the height of the plot, whatever stands around it
+        # Of the plot's own height: HEIGHT holds axes and legend too
+        place_y = alt.value(alt.expr(f"height - {10 + 14 * place}"))
         drawn.append(mark.encode(x=x, y=place_y, color=color, tooltip=tooltip))
     return drawn
 

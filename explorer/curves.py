@@ -114,21 +114,19 @@ def causal_shares(rows: Iterable[Row], clock: str) -> list[dict[str, Any]]:
     found = []
     for row in rows:
         twin = twins.get(_without_mask(row)) if row["mask"] == "causal" else None
-        share = _ratio(row[clock], twin[clock]) if twin else None
-        if share is not None:
-            low, high = (_ratio(row[one], twins[_without_mask(row)][other]) for one, other in (ends, ends[::-1]))
-            says = _says_of_half(share, low or share, high or share)
-            found.append({**row, "causal_share": share, "says": says})
+        if twin is None or (share := _ratio(row[clock], twin[clock])) is None:
+            continue
+        low, high = (_ratio(row[one], twin[other]) or share for one, other in (ends, ends[::-1]))
+        found.append({**row, "causal_share": share, "says": _says_of_half(share, low, high)})
     return found
 
 
 def _says_of_half(share: float, low: float, high: float) -> str:
+    unsure = ": its times spread too far to say"
     if share < SKIPS:
-        return (
-            "skips the masked half" if high < DOES_ALL else "may skip the masked half: its times spread too far to say"
-        )
+        return "skips the masked half" if high < DOES_ALL else f"may skip the masked half{unsure}"
     if share > DOES_ALL:
-        return "does the full work" if low > SKIPS else "may do the full work: its times spread too far to say"
+        return "does the full work" if low > SKIPS else f"may do the full work{unsure}"
     return "between"
 
 

@@ -253,8 +253,8 @@ def decode_row(backend: str, k: int, ms: float) -> dict[str, Any]:
             [("naive", 32, 80.0), ("naive", 1, 2.0)],
             r"40\.0 times as fast, more than 1/32 .* it may be chance",
         ),
-        ([("naive", 32, 80.0), ("xla", 1, 2.0)], "nothing to compare yet"),
-        ([("naive", 32, 80.0)], "nothing to compare yet"),
+        ([("naive", 32, 80.0), ("xla", 1, 2.0)], "Nothing to compare yet"),
+        ([("naive", 32, 80.0)], "Nothing to compare yet"),
     ],
 )
 def test_what_sharing_saves_is_said_of_one_backend(rows: list[tuple[str, int, float]], said: str) -> None:

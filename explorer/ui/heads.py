@@ -224,7 +224,7 @@ def _decode_words(rows: Sequence[dict[str, Any]], clock: charts.Clock) -> str:
     took = {(r["backend"], r["kv_heads"]): r[clock] for r in rows}
     both = [name for name, k in took if k == most and (name, least) in took]
     if most == least or not both:
-        return f"No backend has a time at two K, or at K={most} and K={least}: nothing to compare yet."
+        return "Nothing to compare yet: no backend has a time both at the most and at the fewest K."
     name = min(both, key=lambda each: took[each, most])
     ratio, share = took[name, most] / took[name, least], most / least
     said = (
